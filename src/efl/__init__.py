@@ -1,0 +1,67 @@
+"""elastic-fl: federated learning for clients that are unlike each other and unreliable.
+
+>>> import efl
+>>> federation = efl.load("digits", clients=20, partition="classes:2")
+>>> result = efl.train(federation, algorithm=efl.EFL(density_up=0.05, density_down=0.05), rounds=2)
+>>> sorted(result.summary)[:3]
+['algorithm', 'bmta_global', 'bmta_local']
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from efl.algorithms import EFL, Algorithm, FedAvg, FedProx, create
+    from efl.api import resume, run, train
+    from efl.comparison import compare
+    from efl.config import Experiment, load_experiment
+    from efl.errors import UserError
+    from efl.federation import Federation, load
+    from efl.fleet import Fleet
+
+# Imported when first used: the command answers `--help` without loading PyTorch.
+_WHERE = {
+    "Algorithm": "efl.algorithms",
+    "EFL": "efl.algorithms",
+    "Experiment": "efl.config",
+    "FedAvg": "efl.algorithms",
+    "FedProx": "efl.algorithms",
+    "Federation": "efl.federation",
+    "Fleet": "efl.fleet",
+    "UserError": "efl.errors",
+    "compare": "efl.comparison",
+    "create": "efl.algorithms",
+    "load": "efl.federation",
+    "load_experiment": "efl.config",
+    "resume": "efl.api",
+    "run": "efl.api",
+    "train": "efl.api",
+}
+
+__all__ = [
+    "EFL",
+    "Algorithm",
+    "Experiment",
+    "FedAvg",
+    "FedProx",
+    "Federation",
+    "Fleet",
+    "UserError",
+    "compare",
+    "create",
+    "load",
+    "load_experiment",
+    "resume",
+    "run",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'efl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,0 +1,141 @@
+"""What an algorithm is: hyper-parameters and five functions, no hidden state.
+
+In the order things happen in a round: the server says something (`broadcast`), clients work (`local_update`),
+the server makes its next state and one payload by which every copy of the model changes (`aggregate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efl.models import FlatModel, Rows
+from efl.wire import Payload
+
+Parts = dict[str, Payload]
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The model every client can be brought to, and whatever else the algorithm keeps, by name."""
+
+    w: Tensor
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def having(self, **tensors: Tensor) -> ServerState:
+        """The state with some tensors replaced."""
+        return replace(self, tensors={**self.tensors, **tensors})
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """What server and clients agree on for one round: τ, η_τ, E, B, and where the model's tensors lie."""
+
+    round: int
+    eta: float
+    local_steps: int
+    batch_size: int
+    segments: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one client sent, and how it came to be heard.
+
+    Its sample count n_k and share p^k, the probability of being asked and the observed rate of answering (their
+    product is π_k), and the steps s it did.
+    """
+
+    client: int
+    size: int
+    share: float
+    asked: float
+    answers: float
+    steps_done: int
+    parts: Parts
+
+
+@dataclass(eq=False)
+class LocalWork:
+    """The work of some clients in one round, one row each, longest work first."""
+
+    rows: Rows
+    start: Tensor
+    settings: RoundSettings
+    steps: np.ndarray[tuple[int], np.dtype[np.int64]]
+    state: dict[str, Tensor]
+    accepted: Tensor
+    shared: Parts
+    batch: Callable[[int, int], tuple[Tensor, Tensor]]
+    samples: Callable[[int], tuple[Tensor, Tensor, Tensor, list[int]]]
+
+    def __post_init__(self) -> None:
+        self.losses = torch.zeros(len(self.steps), device=self.rows.W.device)
+
+    @property
+    def model(self) -> FlatModel:
+        """The network."""
+        return self.rows.model
+
+    @property
+    def W(self) -> Tensor:
+        """The clients' models (C, n), moved in place."""
+        return self.rows.W
+
+    @property
+    def steps_done(self) -> Tensor:
+        """s as a tensor (C,)."""
+        return torch.from_numpy(self.steps).to(self.W.device)
+
+    def descent(self) -> Iterator[tuple[int, Tensor]]:
+        """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
+
+        The loop body moves ``work.W[:active]`` as the algorithm demands.
+        """
+        for step in range(int(self.steps[0])):
+            active = int(np.count_nonzero(self.steps > step))
+            x, y = self.batch(step, active)
+            self.losses[:active] += self.rows.gradient(active, x, y)
+            with torch.no_grad():
+                yield active, self.rows.G[:active]
+        self.losses /= self.steps_done.clamp(min=1)
+
+
+class Algorithm(Protocol):
+    """A federated algorithm; implementations are frozen dataclasses of hyper-parameters."""
+
+    @property
+    def uses_incomplete(self) -> bool:
+        """Whether a client that did fewer than E steps sends anything."""
+        ...
+
+    def start(self, w: Tensor) -> ServerState:
+        """The server's state before the first round."""
+        ...
+
+    def client_state(self) -> Sequence[str]:
+        """Names of the rows (n,) that every client keeps between rounds; they start at zero."""
+        ...
+
+    def broadcast(self, server: ServerState) -> Parts:
+        """What every client is told this round besides the model."""
+        ...
+
+    def local_update(self, work: LocalWork) -> list[Parts]:
+        """Train ``work.W``, renew ``work.state``, and return what each row sends."""
+        ...
+
+    def aggregate(
+        self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings
+    ) -> tuple[ServerState, Payload | None]:
+        """The next state, its ``w`` untouched, and the payload by which ``w`` changes, here and at every client."""
+        ...
+
+    def model(self, server: ServerState) -> Tensor:
+        """The vector to evaluate."""
+        ...

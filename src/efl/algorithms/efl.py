@@ -1,0 +1,263 @@
+"""Elastic Federated Learning (Ma et al. 2021), with the paper's slips mended.
+
+Clients minimise f_k + λ/2 Σ U (w − c)²: a pull towards where the last cohort ended, strong where the Fisher
+information says a parameter matters (Eq. 2 and 3). They may finish only s of E steps; their displacement is scaled
+by a_E/a_s to stand for E steps, the rest of the last upload is added, and ST of the sum is sent (Eq. 5, Algorithm 2).
+The server adds these up with weights p^k/π_k, and broadcasts ST of the sum and of what earlier broadcasts left out;
+what it broadcasts is what it applies.
+
+`PAPER` holds the settings that give the paper's literal form instead.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field as Constraint
+from torch import Tensor
+
+from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
+from efl.algorithms.parts.averaging import averaged_increment, averaged_model
+from efl.algorithms.parts.elastic import ElasticField, ElasticStep, StepKind, completion_scale
+from efl.algorithms.parts.ternary import Sparsified, sparsify_ternary, top_positions
+from efl.algorithms.parts.weights import inverse_probability, self_normalised
+from efl.errors import WireError
+from efl.models.fisher import exact_fisher
+from efl.validation import AtLeastOne, Density, NonNegative, Settings
+from efl.wire import Dense, Field, Payload
+
+PAPER: Mapping[str, Any] = {
+    "step": "explicit",
+    "weighting": "C",
+    "weight_cap": float("inf"),
+    "scale_at": "server",
+    "participation": "share",
+    "server_applies": "aggregate",
+    "scope": "whole",
+    "fisher": "true",
+    "field": "dense",
+    "echo": False,
+}
+
+
+@dataclass(frozen=True)
+class EFL(Settings):
+    """Elastic federated learning; the defaults come from docs/ablation.md.
+
+    elasticity
+        λ, the strength of the elastic term.
+    density_up, density_down
+        The share of entries an update keeps, per direction; 1 sends everything uncompressed.
+    weighting
+        What incomplete work counts: ``elastic`` scales it by a_E/a_s, ``C`` by E/s, ``B`` not at all, ``A`` drops it.
+    weight_cap
+        θ of Assumption 5, the most that incomplete work is scaled by.
+    fisher
+        ``running`` (from the gradients of the steps just done, free), ``empirical`` or ``true`` (a pass of their own
+        over at most ``fisher_samples`` samples).
+    step
+        The elastic step: ``implicit`` (stable for every λ) or ``explicit``.
+    scale_at
+        Where incomplete work is scaled: at the ``client`` before compression, or at the ``server`` with the residual.
+    participation
+        ``unbiased`` weights p^k/π_k, ``self-normalised`` ones, or the bare ``share`` p^k.
+    answer_rates
+        Whether π_k counts how often client k answers when asked, besides how often it is asked.
+    server_applies
+        What the server adds to its model: what it ``broadcast``, or the uncompressed ``aggregate``.
+    scope
+        ST for each ``tensor`` by itself, or for the ``whole`` vector.
+    field, field_density
+        The elastic field travels ``sparse``, at its largest entries, or ``dense``, at 64 bit a parameter.
+    echo
+        Whether clients take a lost upload back into their residual.
+    """
+
+    elasticity: NonNegative = 1.0
+    density_up: Density = 0.01
+    density_down: Density = 0.01
+    weighting: Literal["elastic", "A", "B", "C"] = "elastic"
+    weight_cap: AtLeastOne = 20.0
+    fisher: Literal["running", "empirical", "true"] = "running"
+    fisher_samples: Annotated[int, Constraint(ge=1)] = 256
+    step: StepKind = "implicit"
+    scale_at: Literal["client", "server"] = "client"
+    participation: Literal["unbiased", "self-normalised", "share"] = "unbiased"
+    answer_rates: bool = True
+    server_applies: Literal["broadcast", "aggregate"] = "broadcast"
+    scope: Literal["tensor", "whole"] = "tensor"
+    field: Literal["sparse", "dense"] = "sparse"
+    field_density: Density = 0.1
+    echo: bool = True
+
+    @property
+    def uses_incomplete(self) -> bool:
+        """All schemes but A."""
+        return self.weighting != "A"
+
+    def client_state(self) -> Sequence[str]:
+        """Δ^k of the last round as produced: R^k follows from it once it is known whether ST(Δ^k) arrived."""
+        return ("produced",)
+
+    # Server, before a round
+
+    def start(self, w: Tensor) -> ServerState:
+        """No residual and no elastic field yet."""
+        tensors = {"residual": torch.zeros_like(w)}
+        if self.elasticity > 0:
+            tensors |= {"fisher": torch.zeros_like(w), "fisher_w": torch.zeros_like(w)}
+        if self.server_applies == "aggregate":
+            tensors["own"] = w.clone()
+        return ServerState(w, tensors)
+
+    def broadcast(self, server: ServerState) -> Parts:
+        """The elastic field of the last round, the anchor told as its displacement from the model."""
+        if self.elasticity == 0 or not bool(server.tensors["fisher"].any()):
+            return {}
+        fisher = server.tensors["fisher"]
+        anchor = torch.where(fisher > 0, server.tensors["fisher_w"] / fisher, server.w)
+        return {"field": self._pack_field(fisher.unsqueeze(0), (anchor - server.w).unsqueeze(0))[0]}
+
+    # Client
+
+    def local_update(self, work: LocalWork) -> list[Parts]:
+        """Elastic SGD, then scale, add the residual and compress."""
+        field = _received_field(work)
+        step = ElasticStep(field, work.settings.eta, self.elasticity, self.step)
+        squares = torch.zeros_like(work.W) if self.elasticity > 0 and self.fisher == "running" else None
+        for active, gradient in work.descent():
+            step(work.W[:active], gradient)
+            if squares is not None:
+                squares[:active].addcmul_(gradient, gradient)
+        residual = self._residual(work)
+        updates = self._updates(work, residual, self._completion(work, field))
+        if self.elasticity == 0:
+            return updates
+        fields = self._pack_field(self._fisher(work, squares), work.W - work.start)
+        return [{**update, "field": sent} for update, sent in zip(updates, fields, strict=True)]
+
+    def _residual(self, work: LocalWork) -> Tensor:
+        """R^k = Δ^k − ST(Δ^k) of the last round, or all of Δ^k if the server never got ST(Δ^k)."""
+        produced = work.state["produced"]
+        if self.density_up < 1:
+            kept = produced - self._compress(produced, self.density_up, work.settings).dense
+        else:
+            kept = torch.zeros_like(produced)
+        return torch.where(work.accepted.unsqueeze(1), kept, produced) if self.echo else kept
+
+    def _completion(self, work: LocalWork, field: ElasticField | None) -> Tensor | None:
+        """What turns the work of s steps into that of E, capped at θ; None where nothing is scaled here."""
+        if self.scale_at == "server" or self.weighting in ("A", "B"):
+            return None
+        settings = work.settings
+        pulled = field if self.weighting == "elastic" else None
+        scale = completion_scale(
+            pulled, settings.eta, self.elasticity, work.steps_done, settings.local_steps, work.model.n
+        )
+        return scale.clamp_(max=self.weight_cap)
+
+    def _updates(self, work: LocalWork, residual: Tensor, scale: Tensor | None) -> list[Parts]:
+        """Δ^k = R^k + scale ⊙ (w_s − w_0), and ST of it; whole models where nothing is compressed."""
+        moved = work.W - work.start
+        produced = residual + (moved if scale is None else scale * moved)
+        work.state["produced"] = produced
+        if self.density_up < 1:
+            sent = self._compress(produced, self.density_up, work.settings)
+            return [{"update": sent.row(row)} for row in range(len(produced))]
+        # w_s + (scale − 1)(w_s − w_0) + R^k rather than w_0 + Δ^k: without scale and residual it is w_s bit for bit.
+        models = work.W + residual if scale is None else work.W + (scale - 1) * moved + residual
+        return [{"update": Dense(model)} for model in models.cpu().numpy()]
+
+    def _fisher(self, work: LocalWork, squares: Tensor | None) -> Tensor:
+        """u^k (C, n): batch size × mean squared mini-batch gradient, or exactly, at w_s."""
+        if squares is not None:
+            return squares * (work.settings.batch_size / work.steps_done.clamp(min=1)).unsqueeze(1)
+        x, y, weights, seeds = work.samples(self.fisher_samples)
+        return exact_fisher(work.rows, x, y, weights, "model" if self.fisher == "true" else "data", seeds)
+
+    # Server, after a round
+
+    def aggregate(
+        self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings
+    ) -> tuple[ServerState, Payload | None]:
+        """Δ^G = R^G + Σ (p^k/π_k) ST(Δ^k); B = ST(Δ^G); R^G = Δ^G − B; w changes by B."""
+        if not contributions:
+            return server, None
+        weights = self._weights(contributions, settings)
+        updates = [contribution.parts["update"] for contribution in contributions]
+        server = self._sum_fields(server, contributions)
+        if self.density_down == 1 and self.server_applies == "broadcast":
+            return server, Dense(averaged_model(server.w, updates, weights).numpy())
+        total = server.tensors["residual"] + averaged_increment(server.w, updates, weights)
+        step: Payload
+        if self.density_down < 1:
+            sent = self._compress(total.unsqueeze(0), self.density_down, settings)
+            step, left = sent.row(0), total - sent.dense[0]
+        else:
+            step, left = Dense((server.w + total).numpy()), torch.zeros_like(total)
+        server = server.having(residual=left)
+        if self.server_applies == "aggregate":
+            server = server.having(own=server.tensors["own"] + total)
+        return server, step
+
+    def _weights(self, contributions: Sequence[Contribution], settings: RoundSettings) -> list[float]:
+        shares = [contribution.share for contribution in contributions]
+        if self.participation != "share":
+            rates = [contribution.answers if self.answer_rates else 1.0 for contribution in contributions]
+            asked = [contribution.asked for contribution in contributions]
+            shares = inverse_probability(shares, [a * r for a, r in zip(asked, rates, strict=True)])
+        if self.participation == "self-normalised" or self.weighting == "A":
+            shares = self_normalised(shares)
+        if self.scale_at == "client" or self.weighting in ("A", "B"):
+            return shares
+        scales = [min(settings.local_steps / c.steps_done, self.weight_cap) for c in contributions]
+        return [share * scale for share, scale in zip(shares, scales, strict=True)]
+
+    def _sum_fields(self, server: ServerState, contributions: Sequence[Contribution]) -> ServerState:
+        """U = Σ u^k, V = Σ u^k ⊙ w_s^k."""
+        if self.elasticity == 0:
+            return server
+        fisher, fisher_w = torch.zeros_like(server.w), torch.zeros_like(server.w)
+        for contribution in contributions:
+            field = _field_of(contribution.parts["field"], server.w)
+            columns = slice(None) if field.index is None else field.index
+            fisher[columns] += field.fisher
+            fisher_w[columns] += field.fisher * field.anchor
+        return server.having(fisher=fisher, fisher_w=fisher_w)
+
+    def model(self, server: ServerState) -> Tensor:
+        """The server's model: in the paper's form it is not the one clients have."""
+        return server.tensors.get("own", server.w)
+
+    # Both sides
+
+    def _compress(self, matrix: Tensor, density: float, settings: RoundSettings) -> Sparsified:
+        """ST of every row."""
+        whole = [(0, matrix.shape[1])]
+        return sparsify_ternary(matrix, density, whole if self.scope == "whole" else settings.segments)
+
+    def _pack_field(self, fisher: Tensor, displacement: Tensor) -> list[Field]:
+        """A field for every row, at all coordinates or at those with the largest Fisher values."""
+        n = fisher.shape[1]
+        values, moved = fisher.cpu().numpy(), displacement.cpu().numpy()
+        if self.field == "dense":
+            return [Field(n, None, u, d) for u, d in zip(values, moved, strict=True)]
+        chosen = top_positions(fisher, max(1, int(n * self.field_density)))
+        return [Field.sparse(n, at, u[at], d[at]) for at, u, d in zip(chosen, values, moved, strict=True)]
+
+
+def _received_field(work: LocalWork) -> ElasticField | None:
+    field = work.shared.get("field")
+    return None if field is None else _field_of(field, work.start)
+
+
+def _field_of(payload: Payload, reference: Tensor) -> ElasticField:
+    """The field a payload describes, its anchor measured from ``reference``."""
+    if not isinstance(payload, Field):
+        raise WireError("expected an elastic field")
+    fisher, moved = torch.from_numpy(payload.fisher), torch.from_numpy(payload.displacement)
+    if payload.index is None:
+        return ElasticField(None, fisher, reference + moved)
+    index = torch.from_numpy(payload.index)
+    return ElasticField(index, fisher, reference[index] + moved)

@@ -1,0 +1,63 @@
+"""FedAvg (McMahan et al. 2017): average the models of the clients that finished.
+
+Clients run plain SGD from the server's model. The server averages them weighted by their sample counts. A client
+that does not complete its E steps before the round ends is dropped, as in the paper.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
+from efl.algorithms.parts.averaging import averaged_model
+from efl.algorithms.parts.weights import by_samples
+from efl.validation import Settings
+from efl.wire import Dense, Payload
+
+
+@dataclass(frozen=True)
+class FedAvg(Settings):
+    """Federated averaging; it has no hyper-parameters of its own."""
+
+    @property
+    def uses_incomplete(self) -> bool:
+        """Stragglers are dropped."""
+        return False
+
+    def start(self, w: Tensor) -> ServerState:
+        """Nothing but the model."""
+        return ServerState(w)
+
+    def client_state(self) -> Sequence[str]:
+        """Clients keep nothing."""
+        return ()
+
+    def broadcast(self, server: ServerState) -> Parts:
+        """The model says it all."""
+        return {}
+
+    def local_update(self, work: LocalWork) -> list[Parts]:
+        """SGD on f_k; the whole model is sent."""
+        for active, gradient in work.descent():
+            work.W[:active].sub_(gradient, alpha=work.settings.eta)
+        return whole_models(work)
+
+    def aggregate(
+        self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings
+    ) -> tuple[ServerState, Payload | None]:
+        """w ← Σ n_k w_k / Σ n_k over those who answered."""
+        if not contributions:
+            return server, None
+        weights = by_samples([contribution.size for contribution in contributions])
+        models = [contribution.parts["update"] for contribution in contributions]
+        return server, Dense(averaged_model(server.w, models, weights).numpy())
+
+    def model(self, server: ServerState) -> Tensor:
+        """The server's model."""
+        return server.w
+
+
+def whole_models(work: LocalWork) -> list[Parts]:
+    """Every row's model as an upload."""
+    return [{"update": Dense(row)} for row in work.W.cpu().numpy().copy()]

@@ -1,0 +1,34 @@
+"""FedProx (Li et al. 2018): FedAvg with a proximal term, and with the work of stragglers.
+
+Clients minimise f_k + μ/2 ‖w − w_τ‖². Unlike FedAvg, the paper (sections 3.2 and 5.2) aggregates the partial
+solutions of stragglers, unscaled; ``incomplete="drop"`` gives the proximal term alone.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from efl.algorithms.base import LocalWork, Parts
+from efl.algorithms.fedavg import FedAvg, whole_models
+from efl.validation import NonNegative
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg's server; ``proximity`` is the paper's μ."""
+
+    proximity: NonNegative = 0.1
+    incomplete: Literal["use", "drop"] = "use"
+
+    @property
+    def uses_incomplete(self) -> bool:
+        """Partial work counts unless told otherwise."""
+        return self.incomplete == "use"
+
+    def local_update(self, work: LocalWork) -> list[Parts]:
+        """SGD on f_k + μ/2 ‖w − w_τ‖²."""
+        eta = work.settings.eta
+        for active, gradient in work.descent():
+            w = work.W[:active]
+            drift = w - work.start
+            w.sub_(gradient, alpha=eta).sub_(drift, alpha=eta * self.proximity)
+        return whole_models(work)

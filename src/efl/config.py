@@ -1,0 +1,168 @@
+"""An experiment: what is in its file, key by key, checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from efl.errors import UserError
+from efl.validation import NonNegative, Positive, Probability, one_line, unknown_key
+
+Count = Annotated[int, Field(ge=1)]
+CUSTOM = "custom"
+
+
+class Section(BaseModel):
+    """A section of the file; keys it does not know are an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FederationSection(Section):
+    """Whose data."""
+
+    dataset: str = "digits"
+    clients: Count = 50
+    partition: str = "auto"
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+
+class ModelSection(Section):
+    """What is trained."""
+
+    name: str = "auto"
+
+
+class TrainingSection(Section):
+    """For how long, with how many, and how."""
+
+    rounds: Count = 100
+    cohort: Count = 10
+    local_steps: Count = 20
+    batch_size: Count = 20
+    learning_rate: Positive = 0.1
+    decay: NonNegative = 50.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    evaluate_every: Count = 10
+    evaluate_own_every: Literal["auto"] | Count = "auto"
+    target_accuracy: Probability | None = None
+
+
+class EngineSection(Section):
+    """How it is computed; one process and the CPU for now."""
+
+    workers: Literal["auto", 1] = "auto"
+    rows: Literal["auto"] | Count = "auto"
+    device: Literal["cpu"] = "cpu"
+
+
+class TrackSection(Section):
+    """What is kept."""
+
+    checkpoint_every: Count = 10
+
+
+class Experiment(Section):
+    """One experiment, complete.
+
+    ``algorithm`` and ``fleet`` are checked by the classes they describe.
+
+    >>> Experiment().training.rounds
+    100
+    """
+
+    federation: FederationSection = FederationSection()
+    model: ModelSection = ModelSection()
+    training: TrainingSection = TrainingSection()
+    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "efl"})
+    fleet: dict[str, Any] = Field(default_factory=dict)
+    engine: EngineSection = EngineSection()
+    track: TrackSection = TrackSection()
+
+    @property
+    def algorithm_name(self) -> str:
+        """``name``, or ``name:preset``."""
+        name = str(self.algorithm.get("name", "efl"))
+        preset = self.algorithm.get("preset")
+        return f"{name}:{preset}" if preset else name
+
+    @property
+    def algorithm_settings(self) -> dict[str, Any]:
+        """The hyper-parameters of the algorithm."""
+        return {key: value for key, value in self.algorithm.items() if key not in ("name", "preset")}
+
+    def with_values(self, **sections: Mapping[str, Any]) -> Experiment:
+        """The experiment with some values replaced, section by section."""
+        table = self.model_dump()
+        for section, values in sections.items():
+            table[section] = {**table[section], **values}
+        return parse(table)
+
+    def to_toml(self) -> str:
+        """The complete experiment file; what is None is left out."""
+        table = self.model_dump(exclude_none=True)
+        return tomli_w.dumps(table)
+
+
+def parse(table: Mapping[str, Any]) -> Experiment:
+    """An experiment from nested tables; `UserError` names the first thing wrong."""
+    for section, values in table.items():
+        if section not in Experiment.model_fields:
+            raise UserError(unknown_key(section, Experiment.model_fields))
+        if not isinstance(values, Mapping):
+            raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
+        model = Experiment.model_fields[section].annotation
+        if isinstance(model, type) and issubclass(model, Section):
+            for key in values:
+                if key not in model.model_fields:
+                    raise UserError(unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields]))
+    try:
+        experiment = Experiment.model_validate(table)
+    except ValidationError as error:
+        raise UserError(one_line(error)) from None
+    cohort, clients = experiment.training.cohort, experiment.federation.clients
+    if cohort > clients:
+        raise UserError(f"training.cohort is {cohort}, but there are only {clients} clients; ask at most that many")
+    return experiment
+
+
+def load_experiment(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> Experiment:
+    """An experiment from a TOML file (or the default one), with ``section.key=value`` overrides."""
+    table: dict[str, Any] = {}
+    if path is not None:
+        table = read_toml(Path(path))
+    for override in overrides:
+        section, key, value = _parse_override(override)
+        if not isinstance(table.setdefault(section, {}), dict):
+            raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
+        table[section][key] = value
+    return parse(table)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def _parse_override(text: str) -> tuple[str, str, Any]:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise UserError(f"--set {text}: write section.key=value, such as --set training.rounds=50")
+    try:
+        return section, key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, value.strip()  # a bare word is a string

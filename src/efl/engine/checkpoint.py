@@ -1,0 +1,110 @@
+"""Checkpoints: the whole state of a run after a round, in one file, written atomically, with a checksum.
+
+The newest two are kept. Everything else about a run follows from its config.toml and metrics.jsonl.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from efl.algorithms.base import ServerState
+from efl.engine.client import ClientHost
+from efl.engine.coordinator import Coordinator
+from efl.engine.files import write_atomically
+from efl.errors import UserError
+from efl.wire import BroadcastLog, Ledger
+
+FORMAT = 1
+KEPT = 2
+
+
+def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host: ClientHost) -> None:
+    """Keep the state after ``rounds`` rounds."""
+    log = b"".join(coordinator.log.blobs)
+    tensors = {
+        "server.w": coordinator.server.w,
+        "buffers": coordinator.buffers,
+        "host.w": host.w,
+        "log": torch.from_numpy(np.frombuffer(log, dtype=np.uint8).copy()),
+        **_prefixed("server.tensors.", coordinator.server.tensors),
+        **_prefixed("roster.", coordinator.roster.tensors()),
+        **_prefixed("store.", host.store.tensors()),
+    }
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    notes = {
+        "format": FORMAT,
+        "rounds": rounds,
+        "host_version": host.version,
+        "log_base": coordinator.log.base,
+        "log_lengths": [len(blob) for blob in coordinator.log.blobs],
+        "bytes": [coordinator.ledger.up, coordinator.ledger.down],
+        "sha256": _digest(tensors),
+    }
+    write_atomically(directory / f"round-{rounds:06d}.safetensors", save(tensors, {"notes": json.dumps(notes)}))
+    for old in list_checkpoints(directory)[:-KEPT]:
+        old.unlink()
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """The checkpoint files, oldest first."""
+    return sorted(directory.glob("round-*.safetensors"))
+
+
+def load_checkpoint(directory: Path, coordinator: Coordinator, host: ClientHost) -> int:
+    """Take over the newest state and return the number of rounds played; 0 if there is none yet."""
+    files = list_checkpoints(directory)
+    if not files:
+        return 0
+    try:
+        return _restore(files[-1], coordinator, host)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        before = f"from {files[-2].name}" if len(files) > 1 else "from the first round"
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{files[-1]}: damaged ({reason}); delete it to resume {before}") from None
+
+
+def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
+    with safe_open(path, framework="pt") as file:
+        notes = json.loads(file.metadata()["notes"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    if notes["format"] != FORMAT:
+        raise ValueError(f"format {notes['format']}, expected {FORMAT}")
+    if notes["sha256"] != _digest(tensors):
+        raise ValueError("checksum does not match")
+    if tensors["server.w"].shape != coordinator.server.w.shape:
+        raise ValueError(f"a model of {len(tensors['server.w'])} parameters, expected {len(coordinator.server.w)}")
+    coordinator.server = ServerState(tensors["server.w"], _below("server.tensors.", tensors))
+    coordinator.buffers = tensors["buffers"]
+    coordinator.roster.restore(_below("roster.", tensors))
+    log, ends = tensors["log"].numpy().tobytes(), np.cumsum([0, *notes["log_lengths"]]).tolist()
+    blobs = tuple(log[start:end] for start, end in zip(ends, ends[1:], strict=False))
+    coordinator.log = BroadcastLog(notes["log_base"], blobs)
+    coordinator.ledger = Ledger(*notes["bytes"])
+    host.store.restore(_below("store.", tensors))
+    host.w, host.version = tensors["host.w"], notes["host_version"]
+    return int(notes["rounds"])
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,138 @@
+"""The client side: bytes in, bytes out.
+
+A `ClientHost` answers for one client or for many that live on the same machine. It keeps their state rows and one
+copy of the model, the newest it has been told, from which each client starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
+from efl.engine.state import NEVER, StateStore
+from efl.engine.work import Workshop
+from efl.errors import WireError
+from efl.wire import Dense, Message, decode, encode
+
+WHOLE_MODEL = -1
+
+
+class ClientHost:
+    """Answers requests with the work of its clients."""
+
+    def __init__(self, algorithm: Algorithm, workshop: Workshop) -> None:
+        self.algorithm, self.workshop = algorithm, workshop
+        self.store = StateStore(algorithm.client_state(), workshop.model.n)
+        self.w = torch.zeros(workshop.model.n)
+        self.version = NEVER
+        self._decoded: tuple[Mapping[str, bytes], Parts] = ({}, {})
+
+    def answer(self, requests: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
+        """Replies of the clients that have something to say; ``steps`` is what each can do before time is up."""
+        messages = {client: Message.from_bytes(blob, "request") for client, blob in requests.items()}
+        able = {client: steps[client] for client, message in messages.items() if self._may_send(message, steps[client])}
+        replies: dict[int, bytes] = {}
+        for group in self.workshop.groups(able):
+            replies |= self._answer_group(group, [steps[client] for client in group], messages)
+        return replies
+
+    def _may_send(self, request: Message, steps: int) -> bool:
+        return steps > 0 and (self.algorithm.uses_incomplete or steps >= request.number("local_steps"))
+
+    def _answer_group(self, group: list[int], steps: list[int], messages: Mapping[int, Message]) -> dict[int, bytes]:
+        for client in group:
+            self._catch_up(messages[client])
+        first = messages[group[0]]
+        shared = self._shared_parts(first)
+        settings = self._settings(first)
+        buffers = shared.pop("buffers", None)
+        accepted = [self._was_accepted(client, messages[client]) for client in group]
+        work = self.workshop.work(
+            group,
+            steps,
+            self.w,
+            torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.workshop.model.buffers,
+            settings,
+            self.store.read(group),
+            torch.tensor(accepted),
+            shared,
+        )
+        uploads = train(self.algorithm, self.workshop, group, work)
+        self.store.write(group, work.state, settings.round)
+        losses, finite = work.losses.tolist(), _finite_rows(work)
+        replies: dict[int, bytes] = {}
+        for row, client in enumerate(group):
+            header = {"round": settings.round, "client": client, "steps": steps[row], "loss": losses[row]}
+            replies[client] = (
+                Message("reply", header, _encoded(work, row, uploads[row]))
+                if finite[row]
+                else Message("reply", {**header, "diverged": True})
+            ).to_bytes()
+        return replies
+
+    def _catch_up(self, request: Message) -> None:
+        """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them."""
+        base, version = int(request.number("base")), int(request.number("version"))
+        if self.version == version:
+            return
+        missed = list(request.log)
+        if base != WHOLE_MODEL:
+            if not base <= self.version <= version or len(missed) != version - base:
+                raise WireError(f"broadcasts {base} … {version} do not continue version {self.version}")
+            missed = missed[self.version - base :]
+        w = self.w.numpy()
+        for blob in missed:
+            payload = decode(blob, len(w))
+            if not hasattr(payload, "onto"):
+                raise WireError("a broadcast must be a model or an increment")
+            w = payload.onto(w)
+        self.w, self.version = torch.from_numpy(w), version
+
+    def _shared_parts(self, request: Message) -> Parts:
+        """What every client of a round is told alike; decoded once."""
+        if self._decoded[0] != request.parts:
+            model = self.workshop.model
+            lengths = {"buffers": len(model.buffers)}
+            parts = {name: decode(blob, lengths.get(name, model.n)) for name, blob in request.parts.items()}
+            self._decoded = (request.parts, parts)
+        return dict(self._decoded[1])
+
+    def _settings(self, request: Message) -> RoundSettings:
+        return RoundSettings(
+            round=int(request.number("round")),
+            eta=float(request.number("eta")),
+            local_steps=int(request.number("local_steps")),
+            batch_size=int(request.number("batch_size")),
+            segments=[(spec.start, spec.stop) for spec in self.workshop.model.layout],
+        )
+
+    def _was_accepted(self, client: int, request: Message) -> bool:
+        """Whether the server has the client's last upload (PAPER note 10)."""
+        return self.store.last_upload.get(client, NEVER) == int(request.number("accepted"))
+
+
+def train(algorithm: Algorithm, workshop: Workshop, group: list[int], work: LocalWork) -> list[Parts]:
+    """`local_update` with random layers, if any, drawing from the client's own stream."""
+    if workshop.batched:
+        return algorithm.local_update(work)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(workshop.layer_seed(work.settings.round, group[0]))
+        return algorithm.local_update(work)
+
+
+def _encoded(work: LocalWork, row: int, upload: Parts) -> dict[str, bytes]:
+    parts = {name: encode(payload) for name, payload in upload.items()}
+    if work.model.buffers.numel():
+        parts["buffers"] = encode(Dense(work.rows.buffers[row].numpy()))
+    return parts
+
+
+def _finite_rows(work: LocalWork) -> list[bool]:
+    """Which rows are free of NaN and infinity; a sum is finite only if every entry is."""
+    total = work.losses + work.W.sum(1) + work.rows.buffers.sum(1)
+    for rows in work.state.values():
+        total = total + rows.sum(1)
+    finite: list[bool] = torch.isfinite(total).tolist()
+    return finite

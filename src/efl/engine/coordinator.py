@@ -1,0 +1,222 @@
+"""The server's loop over one round. It exists once; what lies between it and the clients is a `Transport`.
+
+Everything the server learns from a client it decodes from bytes, and every change of the model is the decoded form
+of the bytes that clients are sent for it. So server and clients cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, ServerState
+from efl.algorithms.parts.averaging import averaged_model
+from efl.algorithms.parts.schedule import decaying
+from efl.algorithms.parts.weights import by_samples
+from efl.engine.client import WHOLE_MODEL
+from efl.engine.roster import Roster
+from efl.engine.state import NEVER
+from efl.engine.transport import Exchange, Transport
+from efl.errors import DivergedError, WireError
+from efl.fleet import Fleet
+from efl.fleet.selection import Selection
+from efl.models import FlatModel
+from efl.wire import BroadcastLog, Dense, Field, Ledger, Message, Payload, decode, encode
+
+RUNAWAY_LOSS = 1e4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What training asks of a round: cohort size, E, B, η and its decay, and the seed."""
+
+    cohort: int
+    local_steps: int
+    batch_size: int
+    learning_rate: float
+    decay: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What happened in a round: by client the steps done, whose work was counted, who was refused, loss, bytes."""
+
+    round: int
+    eta: float
+    steps: Mapping[int, int]
+    counted: list[int]
+    refused: Mapping[int, str]
+    train_loss: float
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's reply, checked and decoded."""
+
+    steps: int
+    loss: float
+    parts: Parts
+
+
+@dataclass(eq=False)
+class Coordinator:
+    """Plays rounds: asks a cohort, collects what comes back, makes the next model."""
+
+    algorithm: Algorithm
+    model: FlatModel
+    fleet: Fleet
+    plan: Plan
+    roster: Roster
+    transport: Transport
+    server: ServerState = field(init=False)
+    buffers: Tensor = field(init=False)
+    log: BroadcastLog = field(default_factory=BroadcastLog)
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def __post_init__(self) -> None:
+        self.server = self.algorithm.start(self.model.w.clone())
+        self.buffers = self.model.buffers.clone()
+
+    def play(self, round_: int) -> RoundRecord:
+        """One round, from asking to the new model. Nobody answering is a normal round."""
+        self.ledger.start_round()
+        settings = self.settings(round_)
+        selection = self.fleet.select(self.roster.shares, self.plan.cohort, self.plan.seed, round_)
+        requests = self._requests(selection, settings)
+        exchange = self.transport.exchange(round_, requests)
+        replies, refused = self._read(exchange, requests, settings)
+        contributions = self._contributions(selection, replies)
+        self._note_answers(selection, replies, settings)
+        self.server, step = self.algorithm.aggregate(self.server, contributions, settings)
+        if step is not None:
+            self._apply(step)
+        self._average_buffers(replies)
+        loss = self._train_loss(replies, round_)
+        return RoundRecord(
+            round_, settings.eta, exchange.steps, list(replies), refused, loss, self.ledger.round_up, self.ledger.round_down
+        )
+
+    def settings(self, round_: int) -> RoundSettings:
+        """What clients are told about this round."""
+        plan = self.plan
+        eta = decaying(plan.learning_rate, plan.decay, round_)
+        segments = [(spec.start, spec.stop) for spec in self.model.layout]
+        return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, segments)
+
+    def _requests(self, selection: Selection, settings: RoundSettings) -> dict[int, bytes]:
+        shared = {name: encode(payload) for name, payload in self.algorithm.broadcast(self.server).items()}
+        if self.buffers.numel():
+            shared["buffers"] = encode(Dense(self.buffers.numpy()))
+        whole_model: bytes | None = None
+        requests: dict[int, bytes] = {}
+        for client in selection.clients.tolist():
+            known = int(self.roster.version[client])
+            missed = self.log.since(None if known == NEVER else known)
+            base = known
+            if missed is None:
+                whole_model = whole_model or encode(Dense(self.server.w.numpy()))
+                missed, base = [whole_model], WHOLE_MODEL
+            header = {
+                "round": settings.round,
+                "client": client,
+                "eta": settings.eta,
+                "local_steps": settings.local_steps,
+                "batch_size": settings.batch_size,
+                "accepted": int(self.roster.accepted[client]),
+                "base": base,
+                "version": self.log.version,
+            }
+            requests[client] = Message("request", header, shared, missed).to_bytes()
+            self.ledger.sent_down(len(requests[client]))
+        return requests
+
+    def _read(
+        self, exchange: Exchange, requests: Mapping[int, bytes], settings: RoundSettings
+    ) -> tuple[dict[int, Reply], dict[int, str]]:
+        """The valid replies in order of client, and why others were refused."""
+        self.ledger.sent_up(exchange.lost_bytes)
+        replies: dict[int, Reply] = {}
+        refused: dict[int, str] = {}
+        for client in sorted(exchange.replies):
+            blob = exchange.replies[client]
+            self.ledger.sent_up(len(blob))
+            try:
+                if client not in requests:
+                    raise WireError(f"client {client} was not asked")
+                replies[client] = self._checked(Message.from_bytes(blob, "reply"), client, settings)
+            except WireError as error:
+                refused[client] = str(error)
+        return replies, refused
+
+    def _checked(self, reply: Message, client: int, settings: RoundSettings) -> Reply:
+        if reply.header.get("diverged"):
+            raise DivergedError(f"client {client} left the finite numbers in round {settings.round}")
+        if reply.number("client") != client or reply.number("round") != settings.round:
+            raise WireError(f"client {client} answered something it was not asked")
+        steps, loss = int(reply.number("steps")), float(reply.number("loss"))
+        if not 1 <= steps <= settings.local_steps or not math.isfinite(loss):
+            raise WireError(f"client {client} reports impossible steps or loss")
+        lengths = {"buffers": len(self.buffers)}
+        parts = {name: decode(blob, lengths.get(name, self.model.n)) for name, blob in reply.parts.items()}
+        return Reply(steps, loss, parts)
+
+    def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:
+        shares, rates = self.roster.shares, self.roster.answer_rates()
+        asked = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
+        return [
+            Contribution(
+                client=client,
+                size=int(self.roster.sizes[client]),
+                share=float(shares[client]),
+                asked=asked[client],
+                answers=float(rates[client]),
+                steps_done=reply.steps,
+                parts=reply.parts,
+            )
+            for client, reply in replies.items()
+        ]
+
+    def _note_answers(self, selection: Selection, replies: Mapping[int, Reply], settings: RoundSettings) -> None:
+        answered = np.array(list(replies), dtype=np.int64)
+        self.roster.asked[selection.clients] += 1
+        self.roster.answered[answered] += 1
+        self.roster.version[answered] = self.log.version
+        self.roster.accepted[answered] = settings.round
+
+    def _apply(self, step: Payload) -> None:
+        """Change the model by what the bytes of ``step`` say, and keep the bytes for those who will ask."""
+        blob = encode(step)
+        received = decode(blob, self.model.n)
+        if isinstance(received, Field):
+            raise TypeError("an algorithm must change the model by a Dense or a Ternary payload")
+        w = torch.from_numpy(received.onto(self.server.w.numpy()))
+        if not bool(torch.isfinite(w).all()):
+            raise DivergedError("the model left the finite numbers")
+        self.server = ServerState(w, self.server.tensors)
+        self.log = self.log.append(blob, 4 * self.model.n, absolute=isinstance(received, Dense))
+
+    def _average_buffers(self, replies: Mapping[int, Reply]) -> None:
+        """BatchNorm statistics and the like: the mean over those who answered, by sample count."""
+        if not self.buffers.numel() or not replies:
+            return
+        weights = by_samples([int(self.roster.sizes[client]) for client in replies])
+        payloads = [reply.parts["buffers"] for reply in replies.values()]
+        self.buffers = averaged_model(self.buffers, payloads, weights)
+
+    def _train_loss(self, replies: Mapping[int, Reply], round_: int) -> float:
+        """The cohort's mean mini-batch loss, by sample count; NaN when nobody answered."""
+        if not replies:
+            return math.nan
+        weights = by_samples([int(self.roster.sizes[client]) for client in replies])
+        loss = math.fsum(weight * reply.loss for weight, reply in zip(weights, replies.values(), strict=True))
+        if loss > RUNAWAY_LOSS:
+            raise DivergedError(f"the training loss is {loss:.3g} in round {round_}")
+        return loss

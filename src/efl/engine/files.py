@@ -1,0 +1,118 @@
+"""A run directory, and writing files so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from efl.config import Experiment, parse, read_toml
+from efl.errors import UserError
+
+Record = dict[str, Any]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``path`` whole or not at all, even if the machine stops in between."""
+    temporary = path.with_name(path.name + ".part")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class RunDirectory:
+    """Where a run keeps its experiment, metrics, checkpoints, summary and pictures."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.metrics, self.summary = path / "config.toml", path / "metrics.jsonl", path / "summary.json"
+        self.checkpoints = path / "checkpoint"
+        self.model = path / "model.safetensors"
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], experiment: Experiment) -> RunDirectory:
+        """A new directory for this experiment; one that already holds something is left alone."""
+        directory = cls(Path(path))
+        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.iterdir())):
+            what = "already holds a run" if directory.config.exists() else "is not empty"
+            hint = f", or go on with: efl resume {path}" if directory.config.exists() else ""
+            raise UserError(f"{path} {what}; choose another --out{hint}")
+        try:
+            directory.checkpoints.mkdir(parents=True)
+            write_atomically(directory.config, experiment.to_toml().encode())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+        return directory
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
+        """The directory of an earlier run."""
+        directory = cls(Path(path))
+        if not directory.config.is_file():
+            raise UserError(f"{path} is not a run directory (it has no config.toml)")
+        return directory
+
+    def experiment(self) -> Experiment:
+        """The experiment the run was started with."""
+        return parse(read_toml(self.config))
+
+    def read_summary(self) -> Record | None:
+        """The summary, once the run has ended."""
+        try:
+            summary: Record = json.loads(self.summary.read_text())
+        except FileNotFoundError:
+            return None
+        except json.JSONDecodeError:
+            raise UserError(f"{self.summary}: damaged; delete it and run: efl resume {self.path}") from None
+        return summary
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """The last thing a run writes."""
+        write_atomically(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+
+    def history(self, rounds: int | None = None) -> list[Record]:
+        """The metrics of the first ``rounds`` rounds (default: all); a last line cut short by a crash is passed over."""
+        lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
+        records: list[Record] = []
+        for line in lines:
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        if rounds is not None:
+            records = records[:rounds]
+            if len(records) < rounds:
+                raise UserError(f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds")
+        return records
+
+
+class MetricsFile:
+    """metrics.jsonl, a line a round."""
+
+    def __init__(self, path: Path, records: Iterable[Record]) -> None:
+        """Start over with ``records``, dropping lines written after the checkpoint a run resumes from."""
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        write_atomically(path, lines.encode())
+        self._file = open(path, "a")  # noqa: SIM115  open for as long as the run
+
+    def append(self, record: Record) -> None:
+        """Add a round."""
+        self._file.write(json.dumps(record) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Make sure all rounds so far are on disk: a checkpoint relies on them."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """No more rounds."""
+        self._file.close()

@@ -1,0 +1,241 @@
+"""A run: round after round, with evaluation, records, checkpoints and an end."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from efl.algorithms.base import RoundSettings
+from efl.config import TrainingSection
+from efl.engine.checkpoint import load_checkpoint, save_checkpoint
+from efl.engine.coordinator import RoundRecord
+from efl.engine.evaluate import global_accuracies, own_accuracies, worst_decile
+from efl.engine.files import MetricsFile, Record, RunDirectory, write_atomically
+from efl.engine.setup import Setup
+from efl.errors import DivergedError
+
+
+class Observer(Protocol):
+    """Someone who watches a run: a progress display, a tracker."""
+
+    def start(self, setup: Setup, history: Sequence[Record]) -> None:
+        """The run begins, or goes on after the rounds in ``history``."""
+        ...
+
+    def round(self, record: Record) -> None:
+        """A round was played."""
+        ...
+
+    def end(self, summary: Record) -> None:
+        """The run is over."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run leaves: its summary, a record a round, the trained module, and where the files are."""
+
+    summary: Record
+    history: list[Record]
+    model: nn.Module
+    directory: Path | None
+
+
+@dataclass(eq=False)
+class Run:
+    """One experiment, played to its end."""
+
+    setup: Setup
+    directory: RunDirectory | None = None
+    observers: Sequence[Observer] = ()
+    history: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.coordinator, self.host = self.setup.assemble()
+        self.training = self.setup.experiment.training
+        self.diverged: str | None = None
+        self._metrics: MetricsFile | None = None
+
+    def execute(self) -> Result:
+        """Play the rounds that are left; in a directory with a checkpoint, those after it."""
+        with one_thread():
+            self._resume()
+            for observer in self.observers:
+                observer.start(self.setup, self.history)
+            began = time.perf_counter() - (self.history[-1]["seconds"] if self.history else 0.0)
+            try:
+                while not self._finished():
+                    self._play(began)
+            finally:
+                if self._metrics is not None:
+                    self._metrics.close()
+            summary = self._summary(time.perf_counter() - began)
+            module = self._keep_model()
+        if self.directory is not None:
+            self.directory.write_summary(summary)
+        for observer in self.observers:
+            observer.end(summary)
+        return Result(summary, self.history, module, self.directory.path if self.directory else None)
+
+    def _resume(self) -> None:
+        if self.directory is None:
+            return
+        rounds = load_checkpoint(self.directory.checkpoints, self.coordinator, self.host)
+        self.history = self.directory.history(rounds)
+        self._metrics = MetricsFile(self.directory.metrics, self.history)
+
+    def _finished(self) -> bool:
+        target = self.training.target_accuracy
+        reached = target is not None and bool(self.history) and (self.history[-1].get("accuracy") or 0.0) >= target
+        return self.diverged is not None or reached or len(self.history) >= self.training.rounds
+
+    def _play(self, began: float) -> None:
+        round_ = len(self.history)
+        try:
+            record = _as_record(self.coordinator.play(round_), self.training.local_steps)
+        except DivergedError as error:
+            self.diverged = str(error)
+            return
+        if (round_ + 1) % self.training.evaluate_every == 0 or round_ + 1 == self.training.rounds:
+            record |= self._evaluate(round_)
+        record["seconds"] = round(time.perf_counter() - began, 4)
+        self.history.append(record)
+        if self._metrics is not None and self.directory is not None:
+            self._metrics.append(record)
+            if (round_ + 1) % self.setup.experiment.track.checkpoint_every == 0 or self._finished():
+                self._metrics.sync()
+                save_checkpoint(self.directory.checkpoints, round_ + 1, self.coordinator, self.host)
+        for observer in self.observers:
+            observer.round(record)
+
+    def _evaluate(self, round_: int) -> Record:
+        setup, coordinator = self.setup, self.coordinator
+        vector = setup.algorithm.model(coordinator.server)
+        accuracies = global_accuracies(setup.model, setup.federation, vector, coordinator.buffers)
+        scores: Record = {"accuracy": float(accuracies.mean()), "worst_decile": worst_decile(accuracies)}
+        if (round_ + 1) % own_spacing(self.training, len(setup.federation)) == 0 or round_ + 1 == self.training.rounds:
+            scores |= self._evaluate_own(coordinator.settings(round_))
+        return scores
+
+    def _evaluate_own(self, settings: RoundSettings) -> Record:
+        coordinator, host = self.coordinator, self.host
+        own = own_accuracies(
+            self.setup.algorithm, host.workshop, host.store, coordinator.server, coordinator.buffers, settings
+        )
+        return {"own_accuracy": float(own.mean()), "own_worst_decile": worst_decile(own)}
+
+    def _summary(self, seconds: float) -> Record:
+        setup, history, ledger = self.setup, self.history, self.coordinator.ledger
+        experiment = setup.experiment
+        if not any("own_accuracy" in record for record in history) and history:
+            # Stopped before the first look at the clients' own models: look once, now.
+            history[-1] |= self._evaluate_own(self.coordinator.settings(history[-1]["round"]))
+        evaluated = [record for record in history if "accuracy" in record]
+        losses = [record["train_loss"] for record in history if record["train_loss"] is not None]
+        steps = sum(sum(record["clients"].values()) for record in history)
+        vector = setup.algorithm.model(self.coordinator.server)
+        final = global_accuracies(setup.model, setup.federation, vector, self.coordinator.buffers)
+        return {
+            "algorithm": experiment.algorithm_name,
+            "dataset": experiment.federation.dataset,
+            "partition": experiment.federation.partition,
+            "model": experiment.model.name,
+            "parameters": setup.model.n,
+            "seed": self.training.seed,
+            "rounds": len(history),
+            "clients": len(setup.federation),
+            "bmta_global": _best(evaluated, "accuracy"),
+            "bmta_local": _best(evaluated, "own_accuracy"),
+            "final_mean_accuracy": float(final.mean()),
+            "worst_decile_accuracy": worst_decile(final),
+            "train_loss": losses[-1] if losses else None,
+            "bytes_up": ledger.up,
+            "bytes_down": ledger.down,
+            "seconds": round(seconds, 3),
+            "samples_per_second": round(steps * self.training.batch_size / max(seconds, 1e-9), 1),
+            "peak_rss_mb": round(_peak_rss_mb(), 1),
+            "diverged": self.diverged is not None,
+            "diverged_reason": self.diverged,
+            "rounds_to_target": self._rounds_to_target(),
+            "model_sha256": model_sha256(vector, self.coordinator.buffers),
+        }
+
+    def _rounds_to_target(self) -> int | None:
+        target = self.training.target_accuracy
+        if target is None:
+            return None
+        return next((r["round"] + 1 for r in self.history if (r.get("accuracy") or 0.0) >= target), None)
+
+    def _keep_model(self) -> nn.Module:
+        vector = self.setup.algorithm.model(self.coordinator.server)
+        module = self.setup.model.module_at(vector, self.coordinator.buffers)
+        if self.directory is not None:
+            tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+            write_atomically(self.directory.model, save(tensors))
+        return module
+
+
+def own_spacing(training: TrainingSection, clients: int) -> int:
+    """Rounds between two looks at the clients' own models.
+
+    Each look trains every client for a round; by default they cost about a tenth of the training.
+    """
+    if training.evaluate_own_every != "auto":
+        return training.evaluate_own_every
+    rounds = 10 * clients / training.cohort
+    return max(1, math.ceil(rounds / training.evaluate_every)) * training.evaluate_every
+
+
+def model_sha256(w: Tensor, buffers: Tensor) -> str:
+    """A fingerprint of the model, parameters and float buffers."""
+    return hashlib.sha256(w.numpy().tobytes() + buffers.numpy().tobytes()).hexdigest()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small operations on a busy machine are many times slower on several threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _as_record(played: RoundRecord, local_steps: int) -> Record:
+    steps = played.steps
+    record: dict[str, Any] = {
+        "round": played.round,
+        "eta": played.eta,
+        "asked": len(steps),
+        "complete": sum(done >= local_steps for done in steps.values()),
+        "incomplete": sum(0 < done < local_steps for done in steps.values()),
+        "inactive": sum(done == 0 for done in steps.values()),
+        "train_loss": None if math.isnan(played.train_loss) else played.train_loss,
+        "bytes_up": played.bytes_up,
+        "bytes_down": played.bytes_down,
+        "clients": {str(client): done for client, done in sorted(steps.items())},
+        "counted": sorted(played.counted),
+    }
+    return record | ({"refused": dict(played.refused)} if played.refused else {})
+
+
+def _best(records: Sequence[Record], key: str) -> float | None:
+    return max((record[key] for record in records if record.get(key) is not None), default=None)
+
+
+def _peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

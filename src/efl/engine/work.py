@@ -1,0 +1,111 @@
+"""Local work: the rows, mini-batches and samples of some clients in one round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from efl.algorithms.base import LocalWork, Parts, RoundSettings
+from efl.federation import Federation
+from efl.models import FlatModel
+from efl.rng import Purpose, stream, torch_seed
+
+FLOATS_IN_CACHE = 2**18
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where local work is made: the network, the data, the seed, and how many clients run as one matrix."""
+
+    model: FlatModel
+    federation: Federation
+    seed: int
+    rows: int
+
+    @property
+    def batched(self) -> bool:
+        """Whether clients share matrix operations; then even a lone one does, so that grouping changes nothing."""
+        return self.rows > 1 and self.model.chain is not None
+
+    def groups(self, steps: dict[int, int]) -> list[list[int]]:
+        """The clients with work to do, those with most first, in groups that run side by side."""
+        clients = sorted((client for client in steps if steps[client] > 0), key=lambda client: (-steps[client], client))
+        size = self.rows if self.batched else 1
+        return [clients[i : i + size] for i in range(0, len(clients), size)]
+
+    def work(
+        self,
+        clients: Sequence[int],
+        steps: Sequence[int],
+        start: Tensor,
+        buffers: Tensor,
+        settings: RoundSettings,
+        state: dict[str, Tensor],
+        accepted: Tensor,
+        shared: Parts,
+        purpose: Purpose = Purpose.BATCHES,
+    ) -> LocalWork:
+        """Work for ``clients``, one row each, doing ``steps`` (not increasing) from the model ``start``."""
+        pool = self.federation
+        batches = np.stack(
+            [
+                batch_indices(
+                    pool.train[client],
+                    max(steps),
+                    settings.batch_size,
+                    stream(self.seed, purpose, settings.round, client),
+                )
+                for client in clients
+            ]
+        )
+        indices = torch.from_numpy(batches)
+
+        def batch(step: int, active: int) -> tuple[Tensor, Tensor]:
+            chosen = indices[:active, step]
+            return pool.x[chosen], pool.y[chosen]
+
+        def samples(limit: int) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+            rngs = [stream(self.seed, Purpose.FISHER, settings.round, client) for client in clients]
+            chosen, weights = fisher_samples([pool.train[client] for client in clients], limit, rngs)
+            return pool.x[chosen], pool.y[chosen], weights, [int(rng.integers(2**63)) for rng in rngs]
+
+        rows = self.model.rows(start, len(clients), buffers, batched=self.batched)
+        return LocalWork(rows, start, settings, np.asarray(steps, dtype=np.int64), state, accepted, shared, batch, samples)
+
+    def layer_seed(self, round_: int, client: int) -> int:
+        """The seed of random layers (dropout) for one client's work."""
+        return torch_seed(self.seed, Purpose.LAYERS, round_, client)
+
+
+def auto_rows(model: FlatModel, cohort: int) -> int:
+    """As many clients side by side as keep the matrix of models in the processor's cache; 1 for other networks."""
+    if model.chain is None:
+        return 1
+    return max(1, min(cohort, FLOATS_IN_CACHE // model.n))
+
+
+def batch_indices(
+    samples: NDArray[np.int64], steps: int, batch_size: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(steps, batch_size): one random permutation of the samples after another, cut into full batches."""
+    needed = steps * batch_size
+    passes = -(-needed // len(samples))
+    order = np.concatenate([rng.permutation(samples) for _ in range(passes)])
+    return order[:needed].reshape(steps, batch_size)
+
+
+def fisher_samples(
+    pools: Sequence[NDArray[np.int64]], limit: int, rngs: Sequence[np.random.Generator]
+) -> tuple[Tensor, Tensor]:
+    """Up to ``limit`` samples of every client (C, S) and their weights; shorter rows are padded with weight 0."""
+    width = min(limit, max(len(pool) for pool in pools))
+    chosen = np.zeros((len(pools), width), dtype=np.int64)
+    weights = np.zeros((len(pools), width), dtype=np.float32)
+    for row, (pool, rng) in enumerate(zip(pools, rngs, strict=True)):
+        taken = rng.permutation(pool)[:width]
+        chosen[row] = np.resize(taken, width)
+        weights[row, : len(taken)] = 1 / len(taken)
+    return torch.from_numpy(chosen), torch.from_numpy(weights)

@@ -1,0 +1,188 @@
+"""Dealing samples out to clients, and every client's samples into training and test data.
+
+``iid``, ``classes:M`` and ``dirichlet:A`` are worked out on a table of counts (clients × classes)
+first. There it is easy to see that every sample is used, that no client is empty, and that no
+client holds a class only once (it could not be both trained on and tested then). Only after that
+are samples dealt, at random, as the table says.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.errors import UserError
+
+Indices = NDArray[np.int64]
+Counts = NDArray[np.int64]
+
+KINDS = "iid, classes:M, dirichlet:A, natural"
+
+
+def partition_samples(
+    labels: Indices, clients: int, partition: str, rng: np.random.Generator, owners: NDArray[np.int64] | None = None
+) -> list[Indices]:
+    """The sample indices of every client; each sample goes to exactly one client."""
+    if clients < 1:
+        raise UserError(f"clients must be at least 1, got {clients}")
+    kind, _, argument = partition.partition(":")
+    if kind == "natural" and not argument:
+        return _natural(owners, clients)
+    class_sizes = np.bincount(labels)
+    if 2 * clients > len(labels):
+        raise UserError(
+            f"{len(labels)} samples are too few for {clients} clients (each needs 2: one to train, one to test)"
+        )
+    if kind == "iid" and not argument:
+        counts = _iid_counts(labels, clients, rng)
+    elif kind == "classes":
+        counts = _class_counts(class_sizes, clients, _whole_number(partition, argument), rng)
+    elif kind == "dirichlet":
+        counts = _dirichlet_counts(class_sizes, clients, _positive_number(partition, argument), rng)
+    else:
+        raise UserError(f"unknown partition {partition!r}; choose one of: {KINDS}")
+    return _deal(labels, counts, rng)
+
+
+def split_train_test(
+    labels: Indices, parts: list[Indices], test_fraction: float, rng: np.random.Generator
+) -> tuple[list[Indices], list[Indices]]:
+    """Split every client's samples class by class, so that its test data has its training data's classes.
+
+    A class of which a client has a single sample (possible under ``natural`` only) is trained on, not tested.
+    """
+    if not 0 < test_fraction < 1:
+        raise UserError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
+    train: list[Indices] = []
+    test: list[Indices] = []
+    for part in parts:
+        shuffled = rng.permutation(part)
+        by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+        _, starts = np.unique(labels[by_class], return_index=True)
+        groups = np.split(by_class, starts[1:])
+        held_out = [min(len(group) - 1, max(1, round(test_fraction * len(group)))) for group in groups]
+        if sum(held_out) == 0 and len(part) >= 2:  # nothing but singletons: test on one of them all the same
+            held_out[0] = 1
+        test.append(np.sort(np.concatenate([group[:h] for group, h in zip(groups, held_out, strict=True)])))
+        train.append(np.sort(np.concatenate([group[h:] for group, h in zip(groups, held_out, strict=True)])))
+    return train, test
+
+
+def _whole_number(partition: str, argument: str) -> int:
+    try:
+        value = int(argument)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise UserError(f"partition {partition!r}: write classes:M with a whole number M ≥ 1")
+    return value
+
+
+def _positive_number(partition: str, argument: str) -> float:
+    try:
+        value = float(argument)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UserError(f"partition {partition!r}: write dirichlet:A with a number A > 0")
+    return value
+
+
+def _natural(owners: NDArray[np.int64] | None, clients: int) -> list[Indices]:
+    if owners is None:
+        raise UserError("partition 'natural' needs data with an owner per sample; this source has none")
+    parts = [np.flatnonzero(owners == owner).astype(np.int64) for owner in np.unique(owners)]
+    if len(parts) != clients:
+        raise UserError(f"the data belong to {len(parts)} clients, but {clients} were asked for")
+    return parts
+
+
+def _iid_counts(labels: Indices, clients: int, rng: np.random.Generator) -> Counts:
+    counts = np.zeros((clients, labels.max() + 1), dtype=np.int64)
+    shuffled = rng.permutation(labels)
+    for client, shard in enumerate(np.array_split(shuffled, clients)):
+        counts[client] = np.bincount(shard, minlength=counts.shape[1])
+    return _without_singletons_or_empty_clients(counts)
+
+
+def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
+    """Exactly ``per_client`` classes for every client, classes shared by as equal numbers of clients as possible."""
+    present = np.flatnonzero(class_sizes)
+    if per_client > len(present):
+        raise UserError(f"classes:{per_client} asks for more classes a client than there are ({len(present)})")
+    if clients * per_client < len(present):
+        raise UserError(
+            f"{clients} clients of {per_client} classes cannot hold {len(present)} classes; "
+            f"use at least {-(-len(present) // per_client)} clients or more classes a client"
+        )
+    holders = np.zeros_like(class_sizes)
+    holders[present] = clients * per_client // len(present)
+    holders[rng.permutation(present)[: clients * per_client % len(present)]] += 1
+    scarce = present[class_sizes[present] < 2 * holders[present]]
+    if len(scarce):
+        label = int(scarce[0])
+        raise UserError(
+            f"class {label} has {class_sizes[label]} samples, too few for {holders[label]} clients "
+            "(each needs 2: one to train, one to test); use fewer clients or fewer classes a client"
+        )
+    # Havel–Hakimi: serving the classes with most places left first always completes the table.
+    open_places = holders.copy()
+    member = np.zeros((clients, len(class_sizes)), dtype=bool)
+    for client in range(clients):
+        order = np.lexsort((rng.random(len(open_places)), -open_places))
+        member[client, order[:per_client]] = True
+        open_places -= member[client]
+    counts = np.zeros(member.shape, dtype=np.int64)
+    for label in present:
+        who = rng.permutation(np.flatnonzero(member[:, label]))
+        counts[who, label] = [len(part) for part in np.array_split(np.arange(class_sizes[label]), len(who))]
+    return counts
+
+
+def _dirichlet_counts(class_sizes: Counts, clients: int, concentration: float, rng: np.random.Generator) -> Counts:
+    """Every class spread over the clients by a Dirichlet draw (Hsu et al. 2019), in one pass: no retrying."""
+    counts = np.zeros((clients, len(class_sizes)), dtype=np.int64)
+    for label in np.flatnonzero(class_sizes):
+        gammas = rng.gamma(concentration, size=clients)
+        if gammas.sum() <= 0:  # a tiny concentration underflows: all to one client, its limit
+            gammas[rng.integers(clients)] = 1.0
+        cuts = np.rint(np.cumsum(gammas / gammas.sum()) * class_sizes[label]).astype(np.int64)
+        cuts[-1] = class_sizes[label]
+        counts[:, label] = np.diff(cuts, prepend=0)
+    return _without_singletons_or_empty_clients(counts)
+
+
+def _without_singletons_or_empty_clients(counts: Counts) -> Counts:
+    """Move as few samples as possible, so that every cell is 0 or ≥ 2 and every client has a cell."""
+    counts = counts.copy()
+    for label in range(counts.shape[1]):
+        column = counts[:, label]
+        single = np.flatnonzero(column == 1)
+        givers, takers = single[1::2], single[0 : 2 * (len(single) // 2) : 2]
+        column[givers] -= 1
+        column[takers] += 1
+        if len(single) % 2 and column.sum() > 1:
+            last = single[-1]
+            column[last] = 0
+            column[np.argmax(column)] += 1
+    for client in np.flatnonzero(counts.sum(1) == 0):
+        # Give from the cell that leaves its owner best off: a large cell, or one of several a client has.
+        spare = np.where(counts >= 4, counts, 0)
+        if not spare.any():
+            spare = np.where((counts >= 2) & ((counts > 0).sum(1, keepdims=True) > 1), counts, 0)
+        if not spare.any():
+            raise UserError(
+                f"the samples do not suffice to give each of {len(counts)} clients two of one class; use fewer clients"
+            )
+        giver, label = np.unravel_index(np.argmax(spare), spare.shape)
+        amount = 3 if counts[giver, label] == 3 else 2
+        counts[giver, label] -= amount
+        counts[client, label] += amount
+    return counts
+
+
+def _deal(labels: Indices, counts: Counts, rng: np.random.Generator) -> list[Indices]:
+    pieces: list[list[Indices]] = [[] for _ in range(len(counts))]
+    for label in range(counts.shape[1]):
+        samples = rng.permutation(np.flatnonzero(labels == label))
+        for client, piece in enumerate(np.split(samples, np.cumsum(counts[:-1, label]))):
+            pieces[client].append(piece)
+    return [np.sort(np.concatenate(piece)).astype(np.int64) for piece in pieces]

@@ -1,0 +1,172 @@
+"""A model is one flat vector; a cohort of models is a matrix.
+
+`FlatModel` wraps any `nn.Module`: its trainable parameters become one float32 vector ``w`` (n,), frozen
+ones stay in the module. Float buffers (BatchNorm statistics) are a second vector that is averaged over
+clients and never compressed or pulled; integer buffers are not exchanged.
+
+`Rows` is C copies trained side by side: algorithms work on ``W`` (C, n) and the gradient ``G`` (C, n), the
+network on views of the same memory.
+"""
+
+import copy
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from efl.errors import UserError
+from efl.models.chain import Chain
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Where a tensor lies in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def _lay_out(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
+    specs: list[TensorSpec] = []
+    position = 0
+    for name, tensor in tensors:
+        specs.append(TensorSpec(name, tuple(tensor.shape), position, position + tensor.numel()))
+        position += tensor.numel()
+    return tuple(specs)
+
+
+def _flatten(tensors: Iterable[tuple[str, Tensor]]) -> Tensor:
+    pieces = [tensor.detach().reshape(-1) for _, tensor in tensors]
+    return torch.cat(pieces) if pieces else torch.zeros(0)
+
+
+class FlatModel:
+    """Any network as a flat vector.
+
+    >>> model = FlatModel(nn.Linear(3, 2))
+    >>> model.n, [spec.name for spec in model.layout]
+    (8, ['weight', 'bias'])
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module)
+        parameters = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
+        if not parameters:
+            raise UserError("the model has no trainable parameters")
+        odd = next((f"{name} is {p.dtype}" for name, p in parameters if p.dtype != torch.float32), None)
+        if odd:
+            raise UserError(f"the model must have float32 parameters, but {odd}; call .float() on it")
+        buffers = [(name, b) for name, b in self.module.named_buffers() if b.is_floating_point()]
+        self.layout = _lay_out(parameters)
+        self.buffer_layout = _lay_out(buffers)
+        self.w = _flatten(parameters)
+        self.buffers = _flatten(buffers).float()
+        if not bool(torch.isfinite(self.w).all()):
+            raise UserError("the model's initial parameters have NaN or infinity")
+        self.n = len(self.w)
+        self.chain = Chain.of(self.module)
+        self.parameters = [p for _, p in parameters]
+        self._buffer_tensors = [b for _, b in buffers]
+        self._bound: tuple[int, int] | None = None
+
+    def rows(self, w: Tensor, count: int, buffers: Tensor | None = None, *, batched: bool = False) -> "Rows":
+        """``count`` copies of the model at ``w``; ``batched`` runs them as one where the network allows it."""
+        return Rows(self, w, self.buffers if buffers is None else buffers, count, batched=batched)
+
+    def place(self, parameters: list[Tensor], buffers: list[Tensor]) -> None:
+        """Let the module compute on these tensors, without copying them."""
+        self._bound = None
+        for parameter, view in zip(self.parameters, parameters, strict=True):
+            parameter.data = view
+        for buffer, view in zip(self._buffer_tensors, buffers, strict=True):
+            buffer.data = view
+
+    def outputs(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
+        """What the model at ``w`` answers to ``x``, in evaluation mode."""
+        self.place(split(w, self.layout), split(buffers, self.buffer_layout))
+        self.module.eval()
+        with torch.no_grad():
+            result: Tensor = self.module(x)
+        return result
+
+    def module_at(self, w: Tensor, buffers: Tensor) -> nn.Module:
+        """An independent module with these weights, for the user to keep."""
+        self.place(split(w.clone(), self.layout), split(buffers.clone(), self.buffer_layout))
+        module = copy.deepcopy(self.module).eval()
+        self.place(split(self.w.clone(), self.layout), split(self.buffers.clone(), self.buffer_layout))
+        return module
+
+
+def split(vector: Tensor, layout: tuple[TensorSpec, ...]) -> list[Tensor]:
+    """Views of ``vector`` (…, n) as the tensors of ``layout``, leading dimensions kept."""
+    leading = vector.shape[:-1]
+    return [vector[..., spec.start : spec.stop].view(*leading, *spec.shape) for spec in layout]
+
+
+_identities = itertools.count()
+
+
+class Rows:
+    """C models as a matrix: ``W`` and ``G`` (C, n), ``buffers`` (C, b)."""
+
+    def __init__(self, model: FlatModel, w: Tensor, buffers: Tensor, count: int, *, batched: bool) -> None:
+        self.model = model
+        self.W = w.expand(count, -1).clone()
+        self.G = torch.zeros_like(self.W)
+        self.buffers = buffers.expand(count, -1).clone()
+        self.batched = batched and model.chain is not None
+        self._gradient_views = split(self.G, model.layout)
+        self._leaves: list[Tensor] = []
+        self._identity = next(_identities)
+        if not self.batched:
+            self._row_views = [split(row, model.layout) for row in self.W]
+            self._buffer_views = [split(row, model.buffer_layout) for row in self.buffers]
+
+    def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
+        """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
+        if self.batched:
+            return self._gradient_of_chain(active, x, y)
+        return torch.stack([self._gradient_of_row(row, x[row], y[row]) for row in range(active)])
+
+    def use(self, row: int, *, training: bool) -> nn.Module:
+        """The module, computing on this row."""
+        model, address = self.model, (self._identity, row)
+        if model._bound != address:
+            model.place(self._row_views[row], self._buffer_views[row])
+            model._bound = address
+        if model.module.training != training:
+            model.module.train(training)
+        return model.module
+
+    def leaves(self, active: int) -> dict[str, Tensor]:
+        """The tensors of the first ``active`` rows as differentiable (active, …) views of ``W``, by name."""
+        if not self._leaves or len(self._leaves[0]) != active:
+            self._leaves = [view.detach().requires_grad_() for view in split(self.W[:active], self.model.layout)]
+        return {spec.name: leaf for spec, leaf in zip(self.model.layout, self._leaves, strict=True)}
+
+    def _gradient_of_row(self, row: int, x: Tensor, y: Tensor) -> Tensor:
+        module = self.use(row, training=True)
+        loss = sample_losses(module(x), y).mean()
+        for view, grad in zip(self._gradient_views, torch.autograd.grad(loss, self.model.parameters), strict=True):
+            view[row].copy_(grad)
+        return loss.detach()
+
+    def _gradient_of_chain(self, active: int, x: Tensor, y: Tensor) -> Tensor:
+        assert self.model.chain is not None
+        leaves = self.leaves(active)
+        outputs, _ = self.model.chain.forward(leaves, x)
+        losses = sample_losses(outputs.flatten(0, 1), y.flatten()).view(active, -1).mean(1)
+        grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        for view, grad in zip(self._gradient_views, grads, strict=True):
+            view[:active].copy_(grad)
+        return losses.detach()
+
+
+def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of every sample, f_k before the mean."""
+    return F.cross_entropy(outputs, y, reduction="none")

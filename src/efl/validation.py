@@ -1,0 +1,71 @@
+"""Settings that check themselves, and errors in them told in one line."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from efl.errors import UserError
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Density = Annotated[float, Field(gt=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A frozen dataclass whose fields are checked against their types when it is made.
+
+    >>> from efl.algorithms import FedProx
+    >>> FedProx(proximity=-1)
+    Traceback (most recent call last):
+    efl.errors.UserError: proximity: input should be greater than or equal to 0, got -1
+    """
+
+    def __post_init__(self) -> None:
+        for name, adapter in _adapters(type(self)).items():
+            try:
+                value = adapter.validate_python(getattr(self, name))
+            except ValidationError as error:
+                raise UserError(one_line(error, name)) from None
+            object.__setattr__(self, name, value)
+
+
+@cache
+def _adapters(cls: type[Settings]) -> dict[str, TypeAdapter[Any]]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: TypeAdapter(hints[field.name]) for field in fields(cls)}
+
+
+def make(cls: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
+    """A ``cls`` from named values, as read from a file; ``where`` names their section in messages."""
+    known = [field.name for field in fields(cls)]
+    for key in values:
+        if key not in known:
+            raise UserError(unknown_key(f"{where}.{key}", [f"{where}.{name}" for name in known]))
+    try:
+        return cls(**values)
+    except UserError as error:
+        raise UserError(f"{where}.{error}") from None
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The line for a key that does not exist, with the nearest one that does."""
+    known = list(known)
+    near = difflib.get_close_matches(key, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    return f"unknown key {key}; {hint}"
+
+
+def one_line(error: ValidationError, where: str = "") -> str:
+    """The first complaint of pydantic as one line; for a choice between types, the first of them speaks."""
+    first = error.errors()[0]
+    location = ".".join([where] * bool(where) + [str(part) for part in first["loc"] if isinstance(part, str) and part.islower()])
+    message = first["msg"].removeprefix("Value error, ")
+    text = f"{location}: {message[:1].lower()}{message[1:]}"
+    return text if "got" in text else f"{text}, got {first['input']!r}"
