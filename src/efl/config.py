@@ -121,7 +121,9 @@ def parse(table: Mapping[str, Any]) -> Experiment:
         if isinstance(model, type) and issubclass(model, Section):
             for key in values:
                 if key not in model.model_fields:
-                    raise UserError(unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields]))
+                    raise UserError(
+                        unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields])
+                    )
     try:
         experiment = Experiment.model_validate(table)
     except ValidationError as error:

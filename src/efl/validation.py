@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -36,10 +35,14 @@ class Settings:
             object.__setattr__(self, name, value)
 
 
-@cache
+_known_adapters: dict[type[Settings], dict[str, TypeAdapter[Any]]] = {}
+
+
 def _adapters(cls: type[Settings]) -> dict[str, TypeAdapter[Any]]:
-    hints = get_type_hints(cls, include_extras=True)
-    return {field.name: TypeAdapter(hints[field.name]) for field in fields(cls)}
+    if cls not in _known_adapters:
+        hints = get_type_hints(cls, include_extras=True)
+        _known_adapters[cls] = {field.name: TypeAdapter(hints[field.name]) for field in fields(cls)}
+    return _known_adapters[cls]
 
 
 def make(cls: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
@@ -65,7 +68,8 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 def one_line(error: ValidationError, where: str = "") -> str:
     """The first complaint of pydantic as one line; for a choice between types, the first of them speaks."""
     first = error.errors()[0]
-    location = ".".join([where] * bool(where) + [str(part) for part in first["loc"] if isinstance(part, str) and part.islower()])
+    path = [str(part) for part in first["loc"] if isinstance(part, str) and part.isidentifier() and part.islower()]
+    location = ".".join([where, *path] if where else path)
     message = first["msg"].removeprefix("Value error, ")
     text = f"{location}: {message[:1].lower()}{message[1:]}"
     return text if "got" in text else f"{text}, got {first['input']!r}"

@@ -89,7 +89,7 @@ class LocalWork:
 
     @property
     def steps_done(self) -> Tensor:
-        """s as a tensor (C,)."""
+        """S as a tensor (C,)."""
         return torch.from_numpy(self.steps).to(self.W.device)
 
     def descent(self) -> Iterator[tuple[int, Tensor]]:

@@ -46,7 +46,7 @@ class FedAvg(Settings):
     def aggregate(
         self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings
     ) -> tuple[ServerState, Payload | None]:
-        """w ← Σ n_k w_k / Σ n_k over those who answered."""
+        """W ← Σ n_k w_k / Σ n_k over those who answered."""
         if not contributions:
             return server, None
         weights = by_samples([contribution.size for contribution in contributions])

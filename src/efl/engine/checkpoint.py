@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
     coordinator.buffers = tensors["buffers"]
     coordinator.roster.restore(_below("roster.", tensors))
     log, ends = tensors["log"].numpy().tobytes(), np.cumsum([0, *notes["log_lengths"]]).tolist()
-    blobs = tuple(log[start:end] for start, end in zip(ends, ends[1:], strict=False))
+    blobs = tuple(log[start:end] for start, end in pairwise(ends))
     coordinator.log = BroadcastLog(notes["log_base"], blobs)
     coordinator.ledger = Ledger(*notes["bytes"])
     host.store.restore(_below("store.", tensors))

@@ -101,7 +101,14 @@ class Coordinator:
         self._average_buffers(replies)
         loss = self._train_loss(replies, round_)
         return RoundRecord(
-            round_, settings.eta, exchange.steps, list(replies), refused, loss, self.ledger.round_up, self.ledger.round_down
+            round_,
+            settings.eta,
+            exchange.steps,
+            list(replies),
+            refused,
+            loss,
+            self.ledger.round_up,
+            self.ledger.round_down,
         )
 
     def settings(self, round_: int) -> RoundSettings:

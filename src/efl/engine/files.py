@@ -80,7 +80,7 @@ class RunDirectory:
         write_atomically(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
     def history(self, rounds: int | None = None) -> list[Record]:
-        """The metrics of the first ``rounds`` rounds (default: all); a last line cut short by a crash is passed over."""
+        """The metrics of the first ``rounds`` rounds (default: all), up to a line that a crash cut short."""
         lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
         records: list[Record] = []
         for line in lines:

@@ -105,16 +105,17 @@ def _try_out(model: FlatModel, federation: Federation) -> None:
         raise UserError(f"the model does not take samples of shape {federation.input_shape}: {reason}") from None
     if outputs.dim() != 2 or outputs.shape[1] < federation.classes:
         raise UserError(
-            f"the model answers with shape {tuple(outputs.shape[1:])}; {federation.classes} classes need that many outputs"
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])}; the data have {federation.classes} classes"
         )
 
 
 def _name(experiment: Experiment, algorithm: Algorithm) -> str:
     """The name to report: the experiment's if it made the algorithm, the class's otherwise."""
-    plain = experiment.algorithm_name.partition(":")[0]
-    if isinstance(algorithm, ALGORITHMS.get(plain, ())) and type(algorithm) is ALGORITHMS[plain]:
+    own = type(algorithm).__name__
+    known = {cls.__name__: name for name, cls in ALGORITHMS.items()}
+    if known.get(own) == experiment.algorithm_name.partition(":")[0]:
         return experiment.algorithm_name
-    return next((name for name, cls in ALGORITHMS.items() if cls is type(algorithm)), type(algorithm).__name__.lower())
+    return known.get(own, own.lower())
 
 
 def _settings(value: object) -> Mapping[str, Any]:

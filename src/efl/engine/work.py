@@ -73,7 +73,9 @@ class Workshop:
             return pool.x[chosen], pool.y[chosen], weights, [int(rng.integers(2**63)) for rng in rngs]
 
         rows = self.model.rows(start, len(clients), buffers, batched=self.batched)
-        return LocalWork(rows, start, settings, np.asarray(steps, dtype=np.int64), state, accepted, shared, batch, samples)
+        return LocalWork(
+            rows, start, settings, np.asarray(steps, dtype=np.int64), state, accepted, shared, batch, samples
+        )
 
     def layer_seed(self, round_: int, client: int) -> int:
         """The seed of random layers (dropout) for one client's work."""

@@ -131,7 +131,7 @@ def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.ra
         member[client, order[:per_client]] = True
         open_places -= member[client]
     counts = np.zeros(member.shape, dtype=np.int64)
-    for label in present:
+    for label in present.tolist():
         who = rng.permutation(np.flatnonzero(member[:, label]))
         counts[who, label] = [len(part) for part in np.array_split(np.arange(class_sizes[label]), len(who))]
     return counts
@@ -140,7 +140,7 @@ def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.ra
 def _dirichlet_counts(class_sizes: Counts, clients: int, concentration: float, rng: np.random.Generator) -> Counts:
     """Every class spread over the clients by a Dirichlet draw (Hsu et al. 2019), in one pass: no retrying."""
     counts = np.zeros((clients, len(class_sizes)), dtype=np.int64)
-    for label in np.flatnonzero(class_sizes):
+    for label in np.flatnonzero(class_sizes).tolist():
         gammas = rng.gamma(concentration, size=clients)
         if gammas.sum() <= 0:  # a tiny concentration underflows: all to one client, its limit
             gammas[rng.integers(clients)] = 1.0
@@ -172,10 +172,10 @@ def _without_singletons_or_empty_clients(counts: Counts) -> Counts:
             raise UserError(
                 f"the samples do not suffice to give each of {len(counts)} clients two of one class; use fewer clients"
             )
-        giver, label = np.unravel_index(np.argmax(spare), spare.shape)
-        amount = 3 if counts[giver, label] == 3 else 2
-        counts[giver, label] -= amount
-        counts[client, label] += amount
+        giver, given = np.unravel_index(np.argmax(spare), spare.shape)
+        amount = 3 if counts[giver, given] == 3 else 2
+        counts[giver, given] -= amount
+        counts[client, given] += amount
     return counts
 
 

@@ -93,7 +93,7 @@ def _distribution(spec: str | StepsDistribution) -> StepsDistribution:
         if kind == "constant" and len(numbers) == 1 and numbers[0] >= 0:
             return lambda rng, local_steps: int(numbers[0])
         if kind == "beta" and len(numbers) == 2 and min(numbers) > 0:
-            return lambda rng, local_steps: int(rng.beta(*numbers) * local_steps)
+            return lambda rng, local_steps: int(rng.beta(numbers[0], numbers[1]) * local_steps)
     except ValueError:
         pass
     raise UserError(f"straggler_steps: unknown distribution {spec!r}; write uniform, constant:S or beta:A,B")

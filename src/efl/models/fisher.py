@@ -19,9 +19,14 @@ SAMPLES_AT_ONCE = 32
 
 
 def exact_fisher(
-    rows: Rows, x: Tensor, y: Tensor, weights: Tensor, labels: Literal["data", "model"] = "data", seeds: list[int] | None = None
+    rows: Rows,
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    labels: Literal["data", "model"] = "data",
+    seeds: list[int] | None = None,
 ) -> Tensor:
-    """u (C, n) at ``rows.W`` from samples x (C, S, …), weighted (C, S); weights of a row sum to one.
+    """U (C, n) at ``rows.W`` from samples x (C, S, …), weighted (C, S); weights of a row sum to one.
 
     ``labels="data"`` is the empirical Fisher, ``labels="model"`` the true one, with labels drawn from the
     model's own answers, one seed a row.
@@ -37,9 +42,9 @@ def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
             outputs, _ = rows.model.chain.forward(rows.leaves(len(x)), x)
         else:
             outputs = torch.stack([rows.use(row, training=False)(x[row]) for row in range(len(x))])
-    uniform = torch.stack(
-        [torch.rand(x.shape[1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-    ).to(outputs.device)
+    uniform = torch.stack([torch.rand(x.shape[1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]).to(
+        outputs.device
+    )
     below = outputs.softmax(-1).cumsum(-1) < uniform.unsqueeze(-1)
     return below.sum(-1).clamp_(max=outputs.shape[-1] - 1)
 

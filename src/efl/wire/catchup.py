@@ -33,7 +33,7 @@ class BroadcastLog:
         return log
 
     def since(self, version: int | None) -> Sequence[bytes] | None:
-        """The broadcasts a client at ``version`` (None: it has no model) lacks; None if only the whole model will do."""
+        """What a client at ``version`` (None: it has no model) lacks; None if only the whole model will do."""
         if version is None or not self.base <= version <= self.version:
             return None
         return self.blobs[version - self.base :]

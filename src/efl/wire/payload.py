@@ -84,7 +84,7 @@ class Ternary:
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """Fisher values, and the anchor's displacement from a reference both sides know, at ``index`` (None: everywhere)."""
+    """Fisher values and the anchor's displacement from a reference both sides know, at ``index`` (None: everywhere)."""
 
     n: int
     index: Positions | None
@@ -162,7 +162,9 @@ def _floats(data: bytes, count: int) -> Vector:
 
 # 2^(i/8) as literal float32 values, so that decoding needs no transcendental function that could
 # differ in the last bit between machines.
-_EIGHTHS = np.float32([1.0, 1.0905077, 1.1892071, 1.2968396, 1.4142135, 1.5422108, 1.6817929, 1.8340081])
+_EIGHTHS = np.array(
+    [1.0, 1.0905077, 1.1892071, 1.2968396, 1.4142135, 1.5422108, 1.6817929, 1.8340081], dtype=np.float32
+)
 
 
 def _log_codes(values: Vector, top: np.float32) -> NDArray[np.uint8]:

@@ -16,9 +16,9 @@ Positions = NDArray[np.int64]
 
 
 class PackedPositions(NamedTuple):
-    """``count`` positions below some known n: Rice parameter, unary stream, low bits."""
+    """``total`` positions below some known n: Rice parameter, unary stream, low bits."""
 
-    count: int
+    total: int
     low_width: int
     unary: bytes
     low: bytes
@@ -40,7 +40,7 @@ def pack_positions(positions: Positions) -> PackedPositions:
 
 def unpack_positions(packed: PackedPositions, n: int) -> Positions:
     """The positions, checked to lie in 0 … n-1 before anything of size n is made."""
-    count, width = packed.count, packed.low_width
+    count, width = packed.total, packed.low_width
     if not 0 <= count <= n or not 0 <= width < 32:
         raise WireError(f"{count} positions with {width} low bits in a vector of {n}")
     if len(packed.low) != -(-count * width // 8) or 8 * len(packed.unary) > n + count + 7:

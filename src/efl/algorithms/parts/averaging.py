@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 
 
 def averaged_model(w: Tensor, uploads: Sequence[Payload], weights: Sequence[float]) -> Tensor:
-    """w + Σ weight_k · (model_k − w)."""
+    """W + Σ weight_k · (model_k − w)."""
     if not all(isinstance(upload, Dense) for upload in uploads):
         return w + averaged_increment(w, uploads, weights)
     models = [torch.from_numpy(upload.onto(w.numpy())) for upload in uploads if isinstance(upload, Dense)]

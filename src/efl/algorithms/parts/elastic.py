@@ -51,7 +51,7 @@ class ElasticStep:
             self._pull_to_anchor(w, before, self.field)
 
     def _pull_to_anchor(self, w: Tensor, seen: Tensor, field: ElasticField) -> None:
-        """w ← w + pull ⊙ (c − seen); with pull = 1 − ρ and seen = w this is the implicit step's ρw + (1 − ρ)c."""
+        """W ← w + pull ⊙ (c − seen); with pull = 1 − ρ and seen = w this is the implicit step's ρw + (1 − ρ)c."""
         if field.index is None:
             w.add_(self.pull * (field.anchor - seen))
         else:

@@ -19,9 +19,14 @@ class Source:
 
 
 SOURCES: dict[str, Source] = {
-    "digits": Source(digits.load, "mlp", "classes:2", "1,797 handwritten digits, 8 × 8, 10 classes (ships with scikit-learn)"),
+    "digits": Source(
+        digits.load, "mlp", "classes:2", "1,797 handwritten digits, 8 × 8, 10 classes (ships with scikit-learn)"
+    ),
     "synthetic": Source(
-        synthetic.load, "linear", "natural", "synthetic:ALPHA,BETA of FedProx, 60 features, 10 classes, made on the spot"
+        synthetic.load,
+        "linear",
+        "natural",
+        "synthetic:ALPHA,BETA of FedProx, 60 features, 10 classes, made on the spot",
     ),
 }
 

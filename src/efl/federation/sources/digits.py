@@ -18,6 +18,4 @@ def load(dataset: str, clients: int, partition: str, test_fraction: float, seed:
     bunch = load_digits()
     x = torch.from_numpy((bunch.images / 16.0).astype(np.float32)).unsqueeze(1)
     y = torch.from_numpy(bunch.target.astype(np.int64))
-    return Federation.from_tensors(
-        x, y, clients, partition, test_fraction=test_fraction, seed=seed, name=dataset
-    )
+    return Federation.from_tensors(x, y, clients, partition, test_fraction=test_fraction, seed=seed, name=dataset)

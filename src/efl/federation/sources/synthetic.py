@@ -24,7 +24,7 @@ def load(dataset: str, clients: int, partition: str, test_fraction: float, seed:
     alpha, beta = _parameters(dataset)
     if clients < 1:
         raise UserError(f"clients must be at least 1, got {clients}")
-    deviation = np.arange(1, FEATURES + 1) ** -0.6
+    deviation = np.arange(1.0, FEATURES + 1) ** -0.6
     xs, ys = [], []
     for client in range(clients):
         rng = stream(seed, Purpose.DATA, client=client)
@@ -50,12 +50,14 @@ def _parameters(dataset: str) -> tuple[float, float]:
         if not (0 <= alpha < np.inf and 0 <= beta < np.inf):
             raise ValueError
     except ValueError:
-        raise UserError(f"dataset {dataset!r}: write synthetic:ALPHA,BETA with two numbers ≥ 0, such as synthetic:1,1") from None
+        raise UserError(
+            f"dataset {dataset!r}: write synthetic:ALPHA,BETA with two numbers ≥ 0, such as synthetic:1,1"
+        ) from None
     return alpha, beta
 
 
 def _client(
-    rng: np.random.Generator, alpha: float, beta: float, deviation: NDArray[np.float64]
+    rng: np.random.Generator, alpha: float, beta: float, deviation: NDArray[np.floating]
 ) -> tuple[NDArray[np.float64], Indices]:
     size = min(int(rng.lognormal(4.0, 2.0)), 10_000) + 50
     model_mean = rng.normal(0.0, alpha)

@@ -1,0 +1,5 @@
+"""``python -m efl``."""
+
+from efl.cli import main
+
+main()

@@ -1,0 +1,103 @@
+"""What the pictures show, before anything is drawn: panels of curves, and who took part when.
+
+`efl.track.plots` draws these with Matplotlib as PNG, `efl.track.report` with Plotly in a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Record = Mapping[str, Any]
+Array = NDArray[np.float64]
+
+# Okabe and Ito's colours, told apart by nearly everyone.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A curve, and the range over seeds around it where there are several."""
+
+    name: str
+    x: Array
+    y: Array
+    low: Array | None = None
+    high: Array | None = None
+    dashed: bool = False
+    colour: str = COLOURS[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Curves over one pair of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: list[Series]
+
+
+@dataclass(frozen=True, eq=False)
+class Participation:
+    """Client × round: NaN not asked, 0 asked in vain, otherwise the share s/E of the steps done.
+
+    ``dropped`` marks work that was done but not used.
+    """
+
+    share: Array
+    dropped: NDArray[np.bool_]
+
+
+def curve_panels(groups: Mapping[str, Sequence[Sequence[Record]]]) -> list[Panel]:
+    """Accuracy and loss over rounds and over bytes; ``groups`` has the histories of every label's seeds."""
+    panels: list[Panel] = []
+    for key, y_label in (("accuracy", "mean accuracy"), ("train_loss", "training loss")):
+        for over, x_label in (("rounds", "round"), ("bytes", "bytes, up and down, MB")):
+            series: list[Series] = []
+            for i, (name, histories) in enumerate(groups.items()):
+                colour = COLOURS[i % len(COLOURS)]
+                series += _series(name, histories, key, over, colour)
+                if key == "accuracy":
+                    series += _series(f"{name}, own models", histories, "own_accuracy", over, colour, dashed=True)
+            panels.append(Panel(f"{y_label} over {over}", x_label, y_label, series))
+    return panels
+
+
+def participation(history: Sequence[Record], clients: int, local_steps: int) -> Participation:
+    """Who took part when, from a run's records."""
+    share = np.full((clients, len(history)), np.nan)
+    dropped = np.zeros(share.shape, dtype=bool)
+    for column, record in enumerate(history):
+        for client, steps in record["clients"].items():
+            share[int(client), column] = steps / local_steps
+            dropped[int(client), column] = steps > 0 and int(client) not in record["counted"]
+    return Participation(share, dropped)
+
+
+def _series(
+    name: str, histories: Sequence[Sequence[Record]], key: str, over: str, colour: str, *, dashed: bool = False
+) -> list[Series]:
+    curves = [_curve(history, key, over) for history in histories]
+    curves = [curve for curve in curves if len(curve[0])]
+    if not curves:
+        return []
+    length = min(len(x) for x, _ in curves)
+    xs = np.stack([x[:length] for x, _ in curves])
+    ys = np.stack([y[:length] for _, y in curves])
+    low, high = (ys.min(0), ys.max(0)) if len(curves) > 1 else (None, None)
+    return [Series(name, xs.mean(0), ys.mean(0), low, high, dashed, colour)]
+
+
+def _curve(history: Sequence[Record], key: str, over: str) -> tuple[Array, Array]:
+    total, xs, ys = 0, [], []
+    for record in history:
+        total += record["bytes_up"] + record["bytes_down"]
+        if record.get(key) is not None:
+            xs.append(record["round"] + 1 if over == "rounds" else total / 1e6)
+            ys.append(record[key])
+    return np.array(xs, dtype=np.float64), np.array(ys, dtype=np.float64)

@@ -1,0 +1,75 @@
+"""The figures as PNG, drawn with Matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display needed
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+
+from efl.track.figures import Panel, Participation
+
+SILENT = "#C8553D"
+
+
+def draw_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
+    """All panels in one picture, with one legend."""
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 3.4 * rows), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    handles: dict[str, Artist] = {}
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        _draw(axis, panel)
+        lines, names = axis.get_legend_handles_labels()
+        handles |= dict(zip(names, lines, strict=True))
+    if handles:
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False
+        )
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _draw(axis: Axes, panel: Panel) -> None:
+    for series in panel.series:
+        style = "--" if series.dashed else "-"
+        marker = "o" if len(series.x) < 3 else None
+        axis.plot(
+            series.x, series.y, style, marker=marker, markersize=4, color=series.colour, label=series.name, lw=1.6
+        )
+        if series.low is not None and series.high is not None:
+            axis.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.15, lw=0)
+    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    axis.title.set_fontsize(10)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def draw_participation(data: Participation, path: Path) -> None:
+    """Client × round: how much of its work each client asked did."""
+    clients, rounds = data.share.shape
+    figure, axis = plt.subplots(figsize=(9, min(10, 1.6 + 0.11 * clients)), layout="constrained")
+    done = np.ma.masked_invalid(np.where(data.share > 0, data.share, np.nan))
+    image = axis.imshow(done, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest", origin="lower")
+    silent = np.ma.masked_not_equal(np.where(data.share == 0, 1.0, 0.0), 1.0)
+    axis.imshow(silent, aspect="auto", cmap=ListedColormap([SILENT]), interpolation="nearest", origin="lower")
+    for client, round_ in np.argwhere(data.dropped):
+        axis.plot(round_, client, "x", color="white", markersize=3, markeredgewidth=0.7)
+    figure.colorbar(image, label="share of the E local steps done")
+    legend = [Patch(color=SILENT, label="asked, no answer")]
+    title = "Who took part when" + (" (×: work not used)" if data.dropped.any() else "")
+    axis.set(title=title, xlabel="round", ylabel="client")
+    axis.set_xlim(-0.5, rounds - 0.5)
+    figure.legend(handles=legend, loc="outside lower right", frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

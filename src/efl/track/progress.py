@@ -1,0 +1,121 @@
+"""Progress: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from efl.engine.files import Record
+from efl.engine.run import Observer
+from efl.engine.setup import Setup
+from efl.track.text import bytes_text, number, percent
+
+
+class Display(Observer, Protocol):
+    """An observer that holds the terminal until it is closed."""
+
+    def close(self) -> None:
+        """Give the terminal back, also after an error; closing twice does no harm."""
+        ...
+
+
+def progress_displays(console: Console, *, quiet: bool = False) -> list[Display]:
+    """What suits the console: a bar, lines, or nothing."""
+    if quiet:
+        return []
+    return [LiveProgress(console)] if console.is_terminal else [PlainProgress(console)]
+
+
+class _Totals:
+    """What has happened so far, as the displays tell it."""
+
+    def __init__(self, history: Sequence[Record]) -> None:
+        self.up = self.down = 0
+        self.accuracy: float | None = None
+        self.loss: float | None = None
+        self.last: Record = {}
+        for record in history:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        self.up += record["bytes_up"]
+        self.down += record["bytes_down"]
+        self.accuracy = record.get("accuracy", self.accuracy)
+        self.loss = record["train_loss"] if record["train_loss"] is not None else self.loss
+        self.last = record
+
+    def line(self) -> str:
+        last = self.last
+        clients = f"{last.get('complete', 0)}/{last.get('incomplete', 0)}/{last.get('inactive', 0)}"
+        return (
+            f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  "
+            f"complete/incomplete/inactive {clients}  ↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
+        )
+
+
+class LiveProgress:
+    """A bar that is redrawn every round."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+        )
+
+    def start(self, setup: Setup, history: Sequence[Record]) -> None:
+        """Show the bar, at the round the run stands at."""
+        experiment = setup.experiment
+        self.totals = _Totals(history)
+        self.task = self.progress.add_task(
+            experiment.algorithm_name, total=experiment.training.rounds, completed=len(history), state=""
+        )
+        self.progress.start()
+
+    def round(self, record: Record) -> None:
+        """One further."""
+        self.totals.add(record)
+        self.progress.update(self.task, advance=1, state=self.totals.line())
+
+    def end(self, summary: Record) -> None:
+        """Leave the last state standing."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back, also after an error."""
+        self.progress.stop()
+
+
+class PlainProgress:
+    """A line for every evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def start(self, setup: Setup, history: Sequence[Record]) -> None:
+        """Say what begins, or goes on."""
+        experiment = setup.experiment
+        self.totals, self.rounds = _Totals(history), experiment.training.rounds
+        what = f"{experiment.algorithm_name} on {experiment.federation.dataset}, {len(setup.federation)} clients"
+        went_on = f", going on after round {len(history)}" if history else ""
+        self.console.print(f"{what}, {setup.model.n:,} parameters{went_on}", highlight=False)
+
+    def round(self, record: Record) -> None:
+        """Tell the evaluated rounds."""
+        self.totals.add(record)
+        if "accuracy" in record:
+            line = f"round {record['round'] + 1:>4}/{self.rounds}  {self.totals.line()}"
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+    def end(self, summary: Record) -> None:
+        """The table that follows says the rest."""
+
+    def close(self) -> None:
+        """Nothing to give back."""

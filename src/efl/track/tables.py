@@ -1,0 +1,87 @@
+"""Tables: one run's summary, and several runs side by side."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from rich.table import Table
+
+from efl.track.text import bytes_text, number, outcome, percent
+
+Summary = Mapping[str, Any]
+
+
+def summary_table(summary: Summary) -> Table:
+    """What a run came to."""
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in summary_rows(summary):
+        table.add_row(name, value)
+    return table
+
+
+def summary_rows(summary: Summary) -> list[tuple[str, str]]:
+    """The same as pairs of text."""
+    return [
+        ("algorithm", f"{summary['algorithm']} on {summary['dataset']}, seed {summary['seed']}"),
+        ("ended", outcome(summary)),
+        ("best mean accuracy, global model", percent(summary["bmta_global"])),
+        ("best mean accuracy, clients' own models", percent(summary["bmta_local"])),
+        ("final mean accuracy", percent(summary["final_mean_accuracy"])),
+        ("worst tenth of clients", percent(summary["worst_decile_accuracy"])),
+        ("training loss", number(summary["train_loss"])),
+        ("bytes up / down", f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}"),
+        ("time", f"{summary['seconds']:.1f} s, {summary['samples_per_second']:,.0f} samples/s"),
+        ("model", f"{summary['parameters']:,} parameters, sha256 {summary['model_sha256'][:12]}"),
+    ]
+
+
+def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
+    """A row for each algorithm: means over its seeds, with the standard deviation where there are several."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    header, rows = comparison_rows(groups)
+    table.add_column(header[0])
+    for title in header[1:]:
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows as text."""
+    header = [
+        "algorithm",
+        "best global",
+        "best own",
+        "final",
+        "worst tenth",
+        "bytes up",
+        "bytes down",
+        "seconds",
+        "diverged",
+    ]
+    rows = [
+        [
+            name,
+            *(_spread([s[key] for s in runs]) for key in ("bmta_global", "bmta_local", "final_mean_accuracy")),
+            _spread([s["worst_decile_accuracy"] for s in runs]),
+            *(bytes_text(mean(s[key] for s in runs)) for key in ("bytes_up", "bytes_down")),
+            f"{mean(s['seconds'] for s in runs):.1f}",
+            f"{sum(s['diverged'] for s in runs)} of {len(runs)}",
+        ]
+        for name, runs in groups.items()
+    ]
+    return header, rows
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The rows as a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    present = [100 * value for value in values if value is not None]
+    if not present:
+        return "–"
+    return f"{mean(present):.1f}" + (f" ± {stdev(present):.1f}" if len(present) > 1 else "") + " %"
