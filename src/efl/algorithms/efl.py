@@ -20,12 +20,12 @@ from torch import Tensor
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, StepKind, completion_scale
-from efl.algorithms.parts.ternary import Sparsified, sparsify_ternary, top_positions
+from efl.algorithms.parts.ternary import sparsify_ternary, subtract, top_positions
 from efl.algorithms.parts.weights import inverse_probability, self_normalised
 from efl.errors import WireError
 from efl.models.fisher import exact_fisher
 from efl.validation import AtLeastOne, Density, NonNegative, Settings
-from efl.wire import Dense, Field, Payload
+from efl.wire import Dense, Field, Payload, Ternary
 
 PAPER: Mapping[str, Any] = {
     "step": "explicit",
@@ -39,6 +39,8 @@ PAPER: Mapping[str, Any] = {
     "field": "dense",
     "echo": False,
 }
+
+SMALL_FIELD = 1000  # coordinates of a sparse field that are always kept: models this small have no tail to cut off
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class EFL(Settings):
     scope
         ST for each ``tensor`` by itself, or for the ``whole`` vector.
     field, field_density
-        The elastic field travels ``sparse``, at its largest entries, or ``dense``, at 64 bit a parameter.
+        The elastic field travels ``dense``, at 64 bit a parameter, or ``sparse``: rounded, and in models of more than a
+        few hundred parameters at the largest entries only. ``auto`` is dense in a direction that is not compressed.
     echo
         Whether clients take a lost upload back into their residual.
     """
@@ -87,8 +90,8 @@ class EFL(Settings):
     answer_rates: bool = True
     server_applies: Literal["broadcast", "aggregate"] = "broadcast"
     scope: Literal["tensor", "whole"] = "tensor"
-    field: Literal["sparse", "dense"] = "sparse"
-    field_density: Density = 0.1
+    field: Literal["auto", "sparse", "dense"] = "auto"
+    field_density: Density = 0.05
     echo: bool = True
 
     @property
@@ -117,7 +120,7 @@ class EFL(Settings):
             return {}
         fisher = server.tensors["fisher"]
         anchor = torch.where(fisher > 0, server.tensors["fisher_w"] / fisher, server.w)
-        return {"field": self._pack_field(fisher.unsqueeze(0), (anchor - server.w).unsqueeze(0))[0]}
+        return {"field": self._pack_field(fisher[None], (anchor - server.w)[None], self.density_down)[0]}
 
     # Client
 
@@ -134,14 +137,14 @@ class EFL(Settings):
         updates = self._updates(work, residual, self._completion(work, field))
         if self.elasticity == 0:
             return updates
-        fields = self._pack_field(self._fisher(work, squares), work.W - work.start)
+        fields = self._pack_field(self._fisher(work, squares), work.W - work.start, self.density_up)
         return [{**update, "field": sent} for update, sent in zip(updates, fields, strict=True)]
 
     def _residual(self, work: LocalWork) -> Tensor:
         """R^k = Δ^k − ST(Δ^k) of the last round, or all of Δ^k if the server never got ST(Δ^k)."""
         produced = work.state["produced"]
         if self.density_up < 1:
-            kept = produced - self._compress(produced, self.density_up, work.settings).dense
+            kept = subtract(produced, self._compress(produced, self.density_up, work.settings))
         else:
             kept = torch.zeros_like(produced)
         return torch.where(work.accepted.unsqueeze(1), kept, produced) if self.echo else kept
@@ -152,9 +155,7 @@ class EFL(Settings):
             return None
         settings = work.settings
         pulled = field if self.weighting == "elastic" else None
-        scale = completion_scale(
-            pulled, settings.eta, self.elasticity, work.steps_done, settings.local_steps, work.model.n
-        )
+        scale = completion_scale(pulled, settings.eta, self.elasticity, work.steps_done, settings.local_steps)
         return scale.clamp_(max=self.weight_cap)
 
     def _updates(self, work: LocalWork, residual: Tensor, scale: Tensor | None) -> list[Parts]:
@@ -163,8 +164,7 @@ class EFL(Settings):
         produced = residual + (moved if scale is None else scale * moved)
         work.state["produced"] = produced
         if self.density_up < 1:
-            sent = self._compress(produced, self.density_up, work.settings)
-            return [{"update": sent.row(row)} for row in range(len(produced))]
+            return [{"update": sent} for sent in self._compress(produced, self.density_up, work.settings)]
         # w_s + (scale − 1)(w_s − w_0) + R^k rather than w_0 + Δ^k: without scale and residual it is w_s bit for bit.
         models = work.W + residual if scale is None else work.W + (scale - 1) * moved + residual
         return [{"update": Dense(model)} for model in models.cpu().numpy()]
@@ -192,8 +192,8 @@ class EFL(Settings):
         total = server.tensors["residual"] + averaged_increment(server.w, updates, weights)
         step: Payload
         if self.density_down < 1:
-            sent = self._compress(total.unsqueeze(0), self.density_down, settings)
-            step, left = sent.row(0), total - sent.dense[0]
+            (step,) = sent = self._compress(total.unsqueeze(0), self.density_down, settings)
+            left = subtract(total.unsqueeze(0), sent)[0]
         else:
             step, left = Dense((server.w + total).numpy()), torch.zeros_like(total)
         server = server.having(residual=left)
@@ -220,10 +220,9 @@ class EFL(Settings):
             return server
         fisher, fisher_w = torch.zeros_like(server.w), torch.zeros_like(server.w)
         for contribution in contributions:
-            field = _field_of(contribution.parts["field"], server.w)
-            columns = slice(None) if field.index is None else field.index
-            fisher[columns] += field.fisher
-            fisher_w[columns] += field.fisher * field.anchor
+            at, values, anchor = _unpack_field(contribution.parts["field"], server.w)
+            fisher[at] += values
+            fisher_w[at] += values * anchor
         return server.having(fisher=fisher, fisher_w=fisher_w)
 
     def model(self, server: ServerState) -> Tensor:
@@ -232,32 +231,33 @@ class EFL(Settings):
 
     # Both sides
 
-    def _compress(self, matrix: Tensor, density: float, settings: RoundSettings) -> Sparsified:
+    def _compress(self, matrix: Tensor, density: float, settings: RoundSettings) -> list[Ternary]:
         """ST of every row."""
         whole = [(0, matrix.shape[1])]
         return sparsify_ternary(matrix, density, whole if self.scope == "whole" else settings.segments)
 
-    def _pack_field(self, fisher: Tensor, displacement: Tensor) -> list[Field]:
+    def _pack_field(self, fisher: Tensor, displacement: Tensor, density: float) -> list[Field]:
         """A field for every row, at all coordinates or at those with the largest Fisher values."""
         n = fisher.shape[1]
         values, moved = fisher.cpu().numpy(), displacement.cpu().numpy()
-        if self.field == "dense":
+        if self.field == "dense" or (self.field == "auto" and density == 1):
             return [Field(n, None, u, d) for u, d in zip(values, moved, strict=True)]
-        chosen = top_positions(fisher, max(1, int(n * self.field_density)))
+        chosen = top_positions(fisher, max(SMALL_FIELD, int(n * self.field_density)))
         return [Field.sparse(n, at, u[at], d[at]) for at, u, d in zip(chosen, values, moved, strict=True)]
 
 
 def _received_field(work: LocalWork) -> ElasticField | None:
-    field = work.shared.get("field")
-    return None if field is None else _field_of(field, work.start)
+    if "field" not in work.shared:
+        return None
+    at, values, at_anchor = _unpack_field(work.shared["field"], work.start)
+    fisher, anchor = torch.zeros_like(work.start), work.start.clone()
+    fisher[at], anchor[at] = values, at_anchor
+    return ElasticField(fisher, anchor)
 
 
-def _field_of(payload: Payload, reference: Tensor) -> ElasticField:
-    """The field a payload describes, its anchor measured from ``reference``."""
+def _unpack_field(payload: Payload, reference: Tensor) -> tuple[Tensor | slice, Tensor, Tensor]:
+    """Where a field is known, its Fisher values there, and its anchor, told from ``reference``."""
     if not isinstance(payload, Field):
         raise WireError("expected an elastic field")
-    fisher, moved = torch.from_numpy(payload.fisher), torch.from_numpy(payload.displacement)
-    if payload.index is None:
-        return ElasticField(None, fisher, reference + moved)
-    index = torch.from_numpy(payload.index)
-    return ElasticField(index, fisher, reference[index] + moved)
+    at = slice(None) if payload.index is None else torch.from_numpy(payload.index)
+    return at, torch.from_numpy(payload.fisher), reference[at] + torch.from_numpy(payload.displacement)

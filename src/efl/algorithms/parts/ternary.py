@@ -4,10 +4,9 @@ For a cohort: every row of a (C, n) matrix is compressed by itself, tensor by te
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.wire import Ternary
@@ -15,54 +14,51 @@ from efl.wire import Ternary
 Segments = Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Sparsified:
-    """ST of every row: the dense (C, n) matrix, and each row ready to travel."""
-
-    dense: Tensor
-    scales: Tensor
-    counts: tuple[tuple[int, ...], ...]
-
-    def row(self, row: int) -> Ternary:
-        """One row as a payload."""
-        values = self.dense[row].cpu().numpy()
-        positions = np.flatnonzero(values)
-        scales = self.scales[row].cpu().numpy()
-        return Ternary(len(values), positions, values[positions] > 0, self.counts[row], scales)
-
-
-def sparsify_ternary(matrix: Tensor, density: float, segments: Segments) -> Sparsified:
+def sparsify_ternary(matrix: Tensor, density: float, segments: Segments) -> list[Ternary]:
     """ST of each row of ``matrix`` (C, n), separately in every segment [start, stop) of the columns.
 
-    >>> sparsify_ternary(torch.tensor([[3.0, -1.0, 0.5, -4.0]]), 0.5, [(0, 4)]).dense
-    tensor([[ 3.5000,  0.0000,  0.0000, -3.5000]])
+    >>> sent = sparsify_ternary(torch.tensor([[3.0, -1.0, 0.5, -4.0]]), 0.5, [(0, 4)])[0]
+    >>> sent.positions.tolist(), sent.values.tolist()
+    ([0, 3], [3.5, -3.5])
     """
-    dense = torch.zeros_like(matrix)
-    scales, counts = [], []
-    for start, stop in segments:
-        part = matrix[:, start:stop]
-        magnitude = part.abs()
-        kept = magnitude * _largest(magnitude, max(int((stop - start) * density), 1))
-        count = (kept > 0).sum(1)
-        scale = kept.sum(1) / count.clamp(min=1)
-        dense[:, start:stop] = torch.sign(part) * (kept > 0) * scale.unsqueeze(1)
-        scales.append(scale)
-        counts.append(count)
-    table = torch.stack(counts, dim=1).tolist()
-    return Sparsified(dense, torch.stack(scales, dim=1), tuple(tuple(row) for row in table))
+    values = matrix.cpu().numpy()
+    kept = np.concatenate(
+        [_largest(np.abs(values[:, a:b]), max(int((b - a) * density), 1)) for a, b in segments], axis=1
+    )
+    starts = [a for a, _ in segments]
+    return [_ternary(row, np.flatnonzero(mask), starts) for row, mask in zip(values, kept, strict=True)]
 
 
-def _largest(magnitude: Tensor, count: int) -> Tensor:
-    """A mask of the ``count`` largest entries of each row; as in Algorithm 2, ties at the threshold are all in."""
+def subtract(matrix: Tensor, sent: Sequence[Ternary]) -> Tensor:
+    """What is left of each row once ``sent`` has gone: the residual."""
+    left = matrix.clone()
+    for row, update in zip(left.numpy(), sent, strict=True):
+        row[update.positions] -= update.values
+    return left
+
+
+def top_positions(values: Tensor, count: int) -> list[NDArray[np.int64]]:
+    """For each row of non-negative ``values``, the increasing positions of its ``count`` largest, zeros left out."""
+    return [np.flatnonzero(row) for row in _largest(values.cpu().numpy(), count)]
+
+
+def _largest(magnitude: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
+    """A mask of the ``count`` largest entries of each row, zeros never; ties at the threshold are all in.
+
+    The threshold comes from NumPy's partition, which takes a fifth of the time of torch.topk.
+    """
     width = magnitude.shape[1]
     if count >= width:
-        return torch.ones_like(magnitude, dtype=torch.bool)
-    values = magnitude.cpu().numpy()
-    threshold = np.partition(values, width - count, axis=1)[:, width - count]  # torch.topk takes five times as long
-    return magnitude >= torch.from_numpy(threshold).to(magnitude.device).unsqueeze(1)
+        return magnitude > 0
+    threshold = np.partition(magnitude, width - count, axis=1)[:, width - count]
+    return magnitude >= np.maximum(threshold, np.finfo(np.float32).tiny)[:, None]
 
 
-def top_positions(values: Tensor, count: int) -> list[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """For each row of non-negative ``values``, the increasing positions of its ``count`` largest, zeros left out."""
-    mask = (_largest(values, count) & (values > 0)).cpu().numpy()
-    return [np.flatnonzero(row) for row in mask]
+def _ternary(row: NDArray[np.float32], positions: NDArray[np.int64], starts: Sequence[int]) -> Ternary:
+    """The entries of ``row`` at ``positions``, each segment's rounded to their mean magnitude μ."""
+    entries = row[positions]
+    cuts = [*np.searchsorted(positions, starts).tolist(), len(positions)]
+    counts = np.diff(cuts)
+    sums = np.add.reduceat(np.abs(entries), np.minimum(cuts[:-1], max(len(entries) - 1, 0))) if len(entries) else 0.0
+    scales = np.where(counts > 0, sums / np.maximum(counts, 1), 0).astype(np.float32)
+    return Ternary(len(row), positions, entries > 0, tuple(counts.tolist()), scales)
