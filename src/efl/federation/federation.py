@@ -69,6 +69,8 @@ class Federation:
             raise UserError("the data set has no samples")
         if y.is_floating_point():
             raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
+        if int(y.min()) < 0:
+            raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())}")
         labels = y.cpu().numpy().astype(np.int64)
         owner_array = None if owners is None else np.asarray(owners)
         rng = stream(seed, Purpose.PARTITION)

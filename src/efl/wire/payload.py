@@ -69,7 +69,7 @@ class Ternary:
     @staticmethod
     def _unpack(fields: list[Any], n: int) -> Ternary:
         counts, scales, width, unary, low, signs = fields
-        if not all(isinstance(count, int) and 0 <= count <= n for count in counts) or len(counts) > n:
+        if not all(isinstance(count, int) and 0 <= count <= n for count in counts):
             raise WireError("segment counts out of range")
         total = sum(counts)
         positions = unpack_positions(PackedPositions(total, width, unary, low), n)

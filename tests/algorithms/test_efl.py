@@ -1,0 +1,293 @@
+"""EFL as a whole: its identities with FedAvg and SGD, its accounts, its freedom from bias."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from efl import EFL, FedAvg, Federation, FedProx, Fleet, UserError, train
+from efl.algorithms import create
+from efl.algorithms.base import Contribution, RoundSettings, ServerState
+from efl.algorithms.parts.averaging import averaged_increment
+from efl.algorithms.parts.elastic import ElasticField, ElasticStep, completion_scale
+from efl.algorithms.parts.ternary import subtract
+from efl.config import parse
+from efl.engine import client as client_module
+from efl.engine.roster import Roster
+from efl.engine.setup import prepare
+from efl.engine.work import batch_indices
+from efl.models import build
+from efl.rng import Purpose, stream, torch_seed
+from efl.wire import Dense, Field, Message, decode
+
+COMPLETE = Fleet(stragglers=0.0, inactive=0.0)
+UNCOMPRESSED = {"density_up": 1.0, "density_down": 1.0}
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_without_elasticity_compression_and_stragglers_efl_is_fedavg_bit_for_bit(digits, model):
+    settings = {"rounds": 8, "cohort": len(digits), "evaluate_every": 8}
+    efl = train(digits, model, EFL(elasticity=0.0, **UNCOMPRESSED), COMPLETE, **settings)
+    fedavg = train(digits, model, FedAvg(), COMPLETE, **settings)
+    assert efl.summary["model_sha256"] == fedavg.summary["model_sha256"]
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+def test_with_one_client_and_one_step_it_is_sgd_bit_for_bit(digits, name):
+    samples = np.concatenate([digits.train[0], digits.train[1]])
+    federation = Federation(digits.x, digits.y, [samples], [digits.test[0]], 10)
+    algorithm = EFL(elasticity=0.0, **UNCOMPRESSED)
+    result = train(federation, name, algorithm, COMPLETE, rounds=30, cohort=1, local_steps=1, decay=0.0)
+
+    module = build(name, (1, 8, 8), 10, torch_seed(0, Purpose.MODEL))
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    for round_ in range(30):
+        chosen = torch.from_numpy(batch_indices(samples, 1, 20, stream(0, Purpose.BATCHES, round_, 0))[0])
+        optimiser.zero_grad()
+        F.cross_entropy(module(digits.x[chosen]), digits.y[chosen]).backward()
+        optimiser.step()
+    for ours, plain in zip(result.model.parameters(), module.parameters(), strict=True):
+        assert torch.equal(ours, plain)
+
+
+@dataclass(frozen=True)
+class Audited(EFL):
+    """EFL whose server keeps books: what came in, what went out, what is left."""
+
+    books: dict = field(default_factory=dict)
+
+    def aggregate(self, server, contributions, settings):
+        updates = [contribution.parts["update"] for contribution in contributions]
+        came = averaged_increment(server.w, updates, self._weights(contributions, settings)).double()
+        server, step = super().aggregate(server, contributions, settings)
+        went = torch.from_numpy(step.onto(np.zeros(len(server.w), np.float32))).double() if step else 0.0
+        self.books["in"] = self.books.get("in", 0.0) + came
+        self.books["out"] = self.books.get("out", 0.0) + went
+        self.books["left"] = server.tensors["residual"].double()
+        return server, step
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.3])
+def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(digits, monkeypatch, lost):
+    """Also when replies are lost: what never arrived goes back into the residual."""
+    fresh: dict[int, torch.Tensor] = {}
+    arrived: dict[int, torch.Tensor] = {}
+    algorithm = Audited(density_up=0.02, density_down=0.02)
+    experiment = parse({"training": {"rounds": 100, "local_steps": 5}, "federation": {"clients": 20}})
+    fleet = Fleet(stragglers=0.5, inactive=0.1, lost=lost)
+    coordinator, host = prepare(experiment, digits, None, algorithm, fleet).assemble()
+    real_train, real_exchange = client_module.train, coordinator.transport.exchange
+
+    def watched_train(algorithm, workshop, group, work):
+        before = algorithm._residual(work)
+        parts = real_train(algorithm, workshop, group, work)
+        for row, client in enumerate(group):
+            new = work.state["produced"][row] - before[row]
+            if work.steps[row] == 5:
+                assert torch.allclose(new, work.W[row] - work.start, atol=1e-6)
+            fresh[client] = fresh.get(client, 0.0) + new.double()
+        return parts
+
+    def watched_exchange(round_, requests):
+        exchange = real_exchange(round_, requests)
+        for client, blob in exchange.replies.items():
+            update = decode(Message.from_bytes(blob, "reply").parts["update"], coordinator.model.n)
+            value = torch.from_numpy(update.onto(np.zeros(coordinator.model.n, np.float32))).double()
+            arrived[client] = arrived.get(client, 0.0) + value
+        return exchange
+
+    monkeypatch.setattr(client_module, "train", watched_train)
+    monkeypatch.setattr(coordinator.transport, "exchange", watched_exchange)
+    for round_ in range(100):
+        coordinator.play(round_)
+    for client in fresh:
+        produced = host.store.read([client])["produced"]
+        accepted = host.store.last_upload[client] == coordinator.roster.accepted[client]
+        sent = algorithm._compress(produced, 0.02, coordinator.settings(0))
+        left = (subtract(produced, sent) if accepted else produced)[0].double()
+        assert torch.allclose(arrived.get(client, 0.0) + left, fresh[client], atol=2e-5)
+    assert torch.allclose(algorithm.books["out"] + algorithm.books["left"], algorithm.books["in"], atol=2e-5)
+    # The server applied what it broadcast, no more and no less; the clients' copy is the same, bit for bit.
+    assert torch.allclose(coordinator.model.w + algorithm.books["out"], coordinator.server.w.double(), atol=2e-5)
+    if host.version == coordinator.log.version:
+        assert torch.equal(host.w, coordinator.server.w)
+    assert host.version >= coordinator.log.version - 1
+
+
+def settings_for(n, local_steps=20):
+    return RoundSettings(0, 0.1, local_steps, 10, [(0, n)])
+
+
+@pytest.mark.parametrize("selection", ["uniform", "share"])
+@pytest.mark.parametrize("elasticity", [0.0, 2.0])
+def test_the_aggregate_is_unbiased(selection, elasticity):
+    """Monte Carlo over cohorts, stragglers and unequal answer rates, against full participation.
+
+    Clients have constant gradients, so that what E steps come to is known. The answer rates are observed by the
+    roster in rounds before those that count.
+    """
+    clients, n, local_steps, cohort = 10, 3, 20, 4
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(clients, n, generator=generator)
+    sizes = np.array([10, 20, 30, 40, 50, 60, 70, 80, 90, 300])
+    fleet = Fleet(stragglers=0.6, inactive=tuple(np.linspace(0.0, 0.6, clients)), selection=selection)
+    pull = ElasticField(torch.tensor([0.0, 0.5, 4.0]), torch.tensor([0.3, -0.2, 0.1])) if elasticity else None
+    step, start = ElasticStep(pull, 0.1, elasticity, "implicit"), torch.zeros(n)
+    moved = torch.zeros(clients, local_steps + 1, n)
+    for client in range(clients):
+        w = start.clone()[None]
+        for s in range(local_steps):
+            step(w, gradients[client : client + 1])
+            moved[client, s + 1] = w[0] - start
+    scale = completion_scale(pull, 0.1, elasticity, torch.arange(1, local_steps + 1), local_steps)
+    roster = Roster.of(sizes)
+    expected = torch.from_numpy(roster.shares).float() @ moved[:, -1]
+    algorithm = EFL(elasticity=0.0, **UNCOMPRESSED)  # the clients have been elastic already
+
+    def play(round_):
+        selected = fleet.select(roster.shares, cohort, 0, round_)
+        behaviour = fleet.behave(0, round_, selected.clients, local_steps)
+        rates = roster.answer_rates()
+        contributions = [
+            Contribution(
+                int(k), int(sizes[k]), float(roster.shares[k]), float(p), float(rates[k]), int(s),
+                {"update": Dense((start + scale[s - 1] * moved[k, s]).numpy())},
+            )
+            for k, p, s in zip(selected.clients, selected.probability, behaviour.steps, strict=True)
+            if s > 0
+        ]  # fmt: skip
+        roster.asked[selected.clients] += 1
+        roster.answered[[c.client for c in contributions]] += 1
+        state, payload = algorithm.aggregate(ServerState(start), contributions, settings_for(n))
+        return torch.from_numpy(payload.onto(start.numpy())) - start if payload else torch.zeros(n)
+
+    for round_ in range(3000):
+        play(round_)
+    totals = torch.stack([play(round_) for round_ in range(3000, 9000)]).double()
+    error = (totals.mean(0) - expected).abs()
+    standard_error = totals.std(0) / len(totals) ** 0.5
+    assert (error < 3 * standard_error).all(), (error / standard_error).tolist()
+    # The test can tell: weights that ignore how often clients answer are off.
+    assert roster.answer_rates()[-1] < 0.5
+
+
+def contribution(client, size, share, update, steps=20, asked=0.5, answers=1.0):
+    return Contribution(client, size, share, asked, answers, steps, {"update": Dense(np.float32(update))})
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [0.4 / 0.5, 0.1 / (0.5 * 0.5)]),
+        ({"answer_rates": False}, [0.8, 0.2]),
+        ({"participation": "share"}, [0.4, 0.1]),
+        ({"participation": "self-normalised"}, [0.8 / 1.2, 0.4 / 1.2]),
+        ({"weighting": "A"}, [0.8 / 1.2, 0.4 / 1.2]),
+        ({"weighting": "B", "scale_at": "server"}, [0.8, 0.4]),
+        ({"weighting": "C", "scale_at": "server"}, [0.8, 0.4 * 4]),
+        ({"weighting": "C", "scale_at": "server", "weight_cap": 3.0}, [0.8, 0.4 * 3]),
+        ({"weighting": "C"}, [0.8, 0.4]),
+    ],
+)
+def test_weights_by_hand(settings, expected):
+    contributions = [contribution(0, 40, 0.4, [0.0]), contribution(1, 10, 0.1, [0.0], steps=5, answers=0.5)]
+    assert np.allclose(EFL(**settings)._weights(contributions, settings_for(1)), expected)
+
+
+def test_a_round_without_answers_changes_nothing():
+    for algorithm in (EFL(), FedAvg(), FedProx()):
+        server = algorithm.start(torch.randn(5))
+        after, step = algorithm.aggregate(server, [], settings_for(5))
+        assert step is None
+        assert after is server
+
+
+def test_two_clients_two_parameters_by_hand():
+    """Δ^G = 0.6·(1, −2) + 0.4·(3, 0.5) = (1.8, −1); whole-vector ST with k = 1 sends (1.8, 0) and keeps (0, −1)."""
+    algorithm = EFL(elasticity=0.0, density_up=1.0, density_down=0.5, scope="whole")
+    server = algorithm.start(torch.zeros(2))
+    both = [contribution(0, 6, 0.6, [1.0, -2.0], asked=1.0), contribution(1, 4, 0.4, [3.0, 0.5], asked=1.0)]
+    server, step = algorithm.aggregate(server, both, settings_for(2))
+    assert np.allclose(step.onto(np.zeros(2, np.float32)), [1.8, 0.0])
+    assert torch.allclose(server.tensors["residual"], torch.tensor([0.0, -1.0]))
+    # Next round w is still (0, 0) here: (0, −1) + (1.8, −1) = (1.8, −2); now the second goes.
+    server, step = algorithm.aggregate(server, both, settings_for(2))
+    assert np.allclose(step.onto(np.zeros(2, np.float32)), [0.0, -2.0])
+    assert torch.allclose(server.tensors["residual"], torch.tensor([1.8, 0.0]))
+
+
+def test_in_the_papers_form_the_server_applies_the_residual_twice():
+    algorithm = create("efl:paper", {"elasticity": 0.0, "density_down": 0.5, "density_up": 1.0})
+    server = algorithm.start(torch.zeros(2))
+    both = [contribution(0, 10, 1.0, [2.0, -1.0], asked=1.0)]
+    for _ in range(2):
+        server, _ = algorithm.aggregate(server, both, settings_for(2))
+    # First Δ^G = (2, −1), residual (0, −1); then Δ^G = (2, −2): (4, −3) though the clients made (4, −2).
+    assert torch.allclose(algorithm.model(server), torch.tensor([4.0, -3.0]))
+
+
+def test_the_field_sums_what_clients_sent():
+    algorithm = EFL(elasticity=1.0, field="dense")
+    server = algorithm.start(torch.tensor([1.0, 2.0]))
+    fields = [Field(2, None, np.float32([1, 0]), np.float32([0.5, 0])), Field(2, None, np.float32([3, 2]), np.float32([-0.5, 1]))]
+    contributions = [
+        Contribution(k, 1, 0.5, 1.0, 1.0, 20, {"update": Dense(np.float32([1, 2])), "field": field})
+        for k, field in enumerate(fields)
+    ]
+    server, _ = algorithm.aggregate(server, contributions, settings_for(2))
+    assert torch.equal(server.tensors["fisher"], torch.tensor([4.0, 2.0]))
+    assert torch.equal(server.tensors["fisher_w"], torch.tensor([1 * 1.5 + 3 * 0.5, 2 * 3.0]))
+    told = algorithm.broadcast(server)["field"]
+    assert np.allclose(told.displacement, [3.0 / 4 - 1.0, 3.0 - 2.0])
+
+
+@pytest.mark.parametrize("settings", [{"fisher": "empirical"}, {"fisher": "true"}, {"scope": "whole"}, {"weighting": "A"}, {"weighting": "B"}, {"weighting": "C"}, {"step": "explicit", "elasticity": 0.01}, {"participation": "self-normalised"}, {"field": "dense"}, {"scale_at": "server"}, {"echo": False}])  # fmt: skip
+def test_every_option_learns(digits, settings):
+    result = train(digits, "linear", EFL(**({"density_up": 0.1, "density_down": 0.1} | settings)), rounds=40, cohort=10)
+    assert not result.summary["diverged"]
+    assert result.summary["bmta_global"] > 0.6
+
+
+def test_incomplete_clients_count_for_fedprox_and_not_for_fedavg(digits):
+    fleet = Fleet(stragglers=1.0, inactive=0.0, straggler_steps="constant:3")
+    untouched = train(digits, "linear", FedAvg(), fleet, rounds=2, cohort=5)
+    assert untouched.summary["bytes_up"] == 0
+    assert all(record["counted"] == [] for record in untouched.history)
+    assert train(digits, "linear", FedProx(), fleet, rounds=2, cohort=5).summary["bytes_up"] > 0
+    assert train(digits, "linear", FedProx(incomplete="drop"), fleet, rounds=2, cohort=5).summary["bytes_up"] == 0
+
+
+def test_fedprox_pulls_to_the_servers_model(digits):
+    free = train(digits, "linear", FedProx(proximity=0.0), COMPLETE, rounds=1, cohort=20)
+    fedavg = train(digits, "linear", FedAvg(), COMPLETE, rounds=1, cohort=20)
+    held = train(digits, "linear", FedProx(proximity=5.0), COMPLETE, rounds=1, cohort=20)
+    assert free.summary["model_sha256"] == fedavg.summary["model_sha256"]
+    norm = [sum(p.square().sum() for p in result.model.parameters()) for result in (free, held)]
+    assert norm[1] < 0.5 * norm[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"elasticity": -1.0},
+        {"density_up": 0.0},
+        {"density_down": 1.5},
+        {"weight_cap": 0.5},
+        {"fisher": "guess"},
+        {"weighting": "D"},
+        {"elasticity": float("nan")},
+    ],
+)
+def test_impossible_settings_are_refused(settings):
+    with pytest.raises(UserError, match=next(iter(settings))):
+        EFL(**settings)
+
+
+def test_float_buffers_are_averaged_and_travel(digits):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+    result = train(digits, module, EFL(density_up=0.1, density_down=0.1), rounds=15, cohort=10)
+    assert result.model[2].running_mean.abs().sum() > 0
+    assert result.summary["bmta_global"] > 0.2

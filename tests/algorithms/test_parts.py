@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efl.algorithms.parts.averaging import averaged_increment, averaged_model
+from efl.algorithms.parts.elastic import ElasticField, ElasticStep, completion_scale
+from efl.algorithms.parts.ternary import sparsify_ternary, subtract, top_positions
+from efl.wire import Dense
+
+
+def dense(sent):
+    return torch.stack([torch.from_numpy(row.onto(np.zeros(row.n, np.float32))) for row in sent])
+
+
+def test_st_by_hand():
+    """n = 8, q = 1/4: k = 2, e = 4, μ = (5 + 4) / 2; the second row in two halves of k = 1 each."""
+    row = torch.tensor([[0.0, 5.0, -4.0, 3.0, 1.0, -2.0, 0.5, 0.0]])
+    assert torch.equal(dense(sparsify_ternary(row, 0.25, [(0, 8)])), torch.tensor([[0, 4.5, -4.5, 0, 0, 0, 0, 0]]))
+    halves = dense(sparsify_ternary(row, 0.25, [(0, 4), (4, 8)]))
+    assert torch.equal(halves, torch.tensor([[0, 5.0, 0, 0, 0, -2.0, 0, 0]]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 999), density=st.floats(0.001, 1.0), rows=st.integers(1, 4), cut=st.integers(1, 59))
+def test_sent_and_left_make_what_was_there(seed, density, rows, cut):
+    matrix = torch.randn(rows, 60, generator=torch.Generator().manual_seed(seed))
+    sent = sparsify_ternary(matrix, density, [(0, cut), (cut, 60)])
+    left = subtract(matrix, sent)
+    assert torch.allclose(dense(sent) + left, matrix, atol=1e-6)
+    for row, update in enumerate(sent):
+        for a, b in ((0, cut), (cut, 60)):
+            kept = (update.positions >= a) & (update.positions < b)
+            assert kept.sum() == max(int((b - a) * density), 1)
+            smallest = matrix[row, update.positions[kept]].abs().min()
+            others = np.setdiff1d(np.arange(a, b), update.positions)
+            assert not len(others) or matrix[row, others].abs().max() <= smallest
+
+
+def test_st_of_zeros_sends_nothing_and_of_few_values_only_those():
+    sent = sparsify_ternary(torch.tensor([[0.0] * 10, [0.0] * 9 + [2.0]]), 0.5, [(0, 5), (5, 10)])
+    assert len(sent[0].positions) == 0
+    assert (sent[1].positions.tolist(), sent[1].values.tolist()) == ([9], [2.0])
+    assert sent[0].counts == (0, 0)
+
+
+def test_ties_at_the_threshold_are_all_kept():
+    sent = sparsify_ternary(torch.tensor([[1.0, -1.0, 1.0, 0.5]]), 0.5, [(0, 4)])[0]
+    assert sent.positions.tolist() == [0, 1, 2]
+    assert sent.values.tolist() == [1.0, -1.0, 1.0]
+
+
+def test_top_positions():
+    found = top_positions(torch.tensor([[0.0, 3.0, 1.0, 2.0], [0.0, 0.0, 5.0, 0.0]]), 2)
+    assert [row.tolist() for row in found] == [[1, 3], [2]]
+
+
+def field(n=5):
+    return ElasticField(torch.tensor([0.0, 0.1, 1.0, 30.0, 1e4])[:n], torch.linspace(-1, 1, n))
+
+
+def test_implicit_step_by_hand():
+    """w = 1, g = 2, η = 0.1, λ = 5, U = 4, c = 0.5: (1 − 0.2 + 0.1·5·4·0.5) / (1 + 0.1·5·4) = 1.8 / 3."""
+    w = torch.tensor([[1.0]])
+    ElasticStep(ElasticField(torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "implicit")(w, torch.tensor([[2.0]]))
+    assert torch.allclose(w, torch.tensor([[0.6]]))
+
+
+def test_explicit_step_by_hand():
+    """The same: 1 − 0.1·(2 + 5·(4·1 − 4·0.5)) = −0.2."""
+    w = torch.tensor([[1.0]])
+    ElasticStep(ElasticField(torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "explicit")(w, torch.tensor([[2.0]]))
+    assert torch.allclose(w, torch.tensor([[-0.2]]))
+
+
+def test_implicit_step_is_stable_where_the_explicit_one_is_not():
+    w_implicit, w_explicit = torch.ones(1, 5), torch.ones(1, 5)
+    for _ in range(100):
+        ElasticStep(field(), 0.1, 10.0, "implicit")(w_implicit, torch.zeros(1, 5))
+        ElasticStep(field(), 0.1, 10.0, "explicit")(w_explicit, torch.zeros(1, 5))
+    assert (w_implicit.abs() <= 1).all()
+    assert not torch.isfinite(w_explicit).all() or w_explicit.abs().max() > 1e6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    local_steps=st.integers(1, 60),
+    elasticity=st.sampled_from([0.0, 0.01, 1.0, 10.0, 1e3]),
+    eta=st.floats(1e-3, 1.0),
+    seed=st.integers(0, 99),
+)
+def test_scaled_displacement_of_any_s_is_that_of_all_steps(local_steps, elasticity, eta, seed):
+    """Under a constant gradient, to 1e-5 of the displacement's size."""
+    generator = torch.Generator().manual_seed(seed)
+    gradient, start = torch.randn(1, 5, generator=generator).double(), torch.randn(1, 5, generator=generator).double()
+    pulls = ElasticField(field().fisher.double(), field().anchor.double()) if elasticity else None
+    step = ElasticStep(pulls, eta, elasticity, "implicit")
+    w, moved = start.clone(), []
+    for _ in range(local_steps):
+        step(w, gradient)
+        moved.append(w - start)
+    scale = completion_scale(pulls, eta, elasticity, torch.arange(1, local_steps + 1), local_steps)
+    for done, displacement in enumerate(moved):
+        scaled = scale[done].double() * displacement
+        assert torch.allclose(scaled, moved[-1], rtol=1e-5, atol=1e-5 * float(moved[-1].abs().max()))
+
+
+def test_scale_without_pull_is_e_over_s_and_exactly_one_when_complete():
+    scale = completion_scale(None, 0.1, 1.0, torch.tensor([1, 4, 20]), 20)
+    assert scale.tolist() == [[20.0], [5.0], [1.0]]
+    scale = completion_scale(field(), 0.1, 1.0, torch.tensor([20, 5]), 20)
+    assert (scale[0] == 1).all()
+    assert scale[1, 0] == 4.0
+    assert (scale[1, 1:] < 4.0).all()
+
+
+def test_one_clients_whole_model_comes_back_bit_for_bit():
+    w, model = torch.randn(100), torch.randn(100)
+    assert torch.equal(averaged_model(w, [Dense(model.numpy())], [1.0]), model)
+
+
+@pytest.mark.parametrize("weights", [[0.25, 0.75], [0.5, 0.1], [1.0, 2.0]])
+def test_averages_of_models_and_of_increments_agree(weights):
+    w, a, b = torch.randn(3, 50).unbind()
+    payloads = [Dense(a.numpy()), Dense(b.numpy())]
+    expected = w + weights[0] * (a - w) + weights[1] * (b - w)
+    assert torch.allclose(averaged_model(w, payloads, weights), expected, atol=1e-5)
+    assert torch.allclose(w + averaged_increment(w, payloads, weights), expected, atol=1e-5)

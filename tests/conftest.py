@@ -1,0 +1,23 @@
+import pytest
+import torch
+
+from efl import Federation, load
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def digits() -> Federation:
+    return load("digits", clients=20, partition="classes:2")
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Federation:
+    """Six clients, four features, three classes."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(180, 4, generator=generator)
+    y = (x @ torch.randn(4, 3, generator=generator)).argmax(1)
+    return Federation.from_tensors(x, y, clients=6, partition="iid")

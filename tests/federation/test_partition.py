@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efl.errors import UserError
+from efl.federation.partition import partition_samples, split_train_test
+
+
+def deal(labels, clients, partition, seed=0, owners=None):
+    rng = np.random.default_rng(seed)
+    parts = partition_samples(labels, clients, partition, rng, owners)
+    return parts, *split_train_test(labels, parts, 0.2, rng)
+
+
+def check_every_sample_used_once(parts, labels):
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+
+
+def check_same_classes(train, test, labels):
+    for a, b in zip(train, test, strict=True):
+        assert len(a)
+        assert set(labels[a]) == set(labels[b])
+        assert not set(a) & set(b)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    classes=st.integers(2, 12),
+    per_client=st.integers(1, 12),
+    clients=st.integers(10, 200),
+    seed=st.integers(0, 99),
+)
+def test_classes_gives_every_client_exactly_m_classes_and_uses_every_sample(classes, per_client, clients, seed):
+    per_client = min(per_client, classes)
+    clients = max(clients, classes)
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), 2 * clients + 5))
+    parts, train, test = deal(labels, clients, f"classes:{per_client}", seed)
+    check_every_sample_used_once(parts, labels)
+    check_same_classes(train, test, labels)
+    assert all(len(set(labels[part])) == per_client for part in parts)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    alpha=st.sampled_from([1e-6, 0.01, 0.05, 0.5, 5.0, 1e4]),
+    clients=st.integers(1, 300),
+    seed=st.integers(0, 99),
+)
+def test_dirichlet_ends_with_no_empty_client(alpha, clients, seed):
+    labels = np.random.default_rng(seed).integers(0, 10, 1800)
+    parts, train, test = deal(labels, clients, f"dirichlet:{alpha}", seed)
+    check_every_sample_used_once(parts, labels)
+    check_same_classes(train, test, labels)
+
+
+def test_dirichlet_with_few_samples_to_spare_still_ends():
+    labels = np.arange(40) % 2
+    parts, train, test = deal(labels, 10, "dirichlet:0.05")
+    check_every_sample_used_once(parts, labels)
+    check_same_classes(train, test, labels)
+    with pytest.raises(UserError, match="do not suffice"):
+        deal(labels[:20], 10, "dirichlet:0.05")
+
+
+@pytest.mark.parametrize("clients", [1, 7, 60])
+def test_iid_gives_near_equal_shards(clients):
+    labels = np.arange(1200) % 10
+    parts, train, test = deal(labels, clients, "iid")
+    check_every_sample_used_once(parts, labels)
+    check_same_classes(train, test, labels)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 20
+
+
+def test_natural_keeps_owners():
+    owners = np.repeat([5, 3, 9], [4, 6, 10])
+    parts = partition_samples(np.zeros(20, dtype=np.int64), 3, "natural", np.random.default_rng(0), owners)
+    assert [set(owners[part]) for part in parts] == [{3}, {5}, {9}]
+
+
+def test_a_class_held_once_is_trained_on_and_not_tested():
+    labels = np.array([0, 0, 0, 0, 1])
+    train, test = split_train_test(labels, [np.arange(5)], 0.2, np.random.default_rng(0))
+    assert 4 in train[0]
+    assert set(labels[test[0]]) == {0}
+
+
+def test_the_same_seed_gives_the_same_split():
+    labels = np.arange(500) % 10
+    first, second = deal(labels, 20, "classes:3", 7), deal(labels, 20, "classes:3", 7)
+    assert all(np.array_equal(a, b) for a, b in zip(first[0], second[0], strict=True))
+    third = deal(labels, 20, "classes:3", 8)
+    assert not all(np.array_equal(a, b) for a, b in zip(first[0], third[0], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("partition", "clients", "message"),
+    [
+        ("classes:11", 20, "more classes a client than there are"),
+        ("classes:0", 20, "M ≥ 1"),
+        ("classes:two", 20, "M ≥ 1"),
+        ("classes:1", 4, "cannot hold 10 classes"),
+        ("classes:10", 90, "too few"),
+        ("dirichlet:0", 20, "A > 0"),
+        ("dirichlet:nan", 20, "A > 0"),
+        ("iid:3", 20, "unknown partition"),
+        ("shards", 20, "unknown partition"),
+        ("natural", 20, "owner per sample"),
+        ("iid", 1000, "too few"),
+        ("iid", 0, "at least 1"),
+    ],
+)
+def test_impossible_partitions_say_why(partition, clients, message):
+    with pytest.raises(UserError, match=message):
+        deal(np.arange(500) % 10, clients, partition)

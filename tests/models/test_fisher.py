@@ -1,0 +1,63 @@
+import pytest
+import torch
+from torch import nn
+
+from efl.models import FlatModel, build
+from efl.models.fisher import exact_fisher
+from efl.models.flat import sample_losses
+
+
+def by_hand(model, w, x, y, weights):
+    """Sample by sample, the slow and obvious way."""
+    module = model.module_at(w, model.buffers)
+    total = torch.zeros(model.n)
+    for sample, label, weight in zip(x, y, weights, strict=True):
+        loss = sample_losses(module(sample[None]), label[None]).sum()
+        gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+        total += weight * gradient.square()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "batched"),
+    [
+        (build("mlp", (1, 8, 8), 10, 0), (1, 8, 8), True),
+        (build("mlp", (1, 8, 8), 10, 0), (1, 8, 8), False),
+        (build("cnn", (1, 8, 8), 10, 0), (1, 8, 8), False),
+        (nn.Linear(5, 10), (5,), True),
+    ],
+)
+def test_exact_fisher_is_the_mean_of_squared_sample_gradients(module, shape, batched):
+    model = FlatModel(module)
+    rows = model.rows(model.w, 2, batched=batched)
+    rows.W[1] += 0.1
+    x, y = torch.randn(2, 7, *shape), torch.randint(0, 10, (2, 7))
+    weights = torch.rand(2, 7)
+    fisher = exact_fisher(rows, x, y, weights)
+    for row in range(2):
+        expected = by_hand(model, rows.W[row], x[row], y[row], weights[row])
+        assert torch.allclose(fisher[row], expected, rtol=1e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_true_fisher_of_logistic_regression_meets_its_formula(batched):
+    """E over labels of the squared gradient by the bias of class c is p_c (1 − p_c)."""
+    model = FlatModel(nn.Linear(1, 3))
+    w = torch.tensor([0.0, 0.0, 0.0, 0.5, 0.0, -1.0])
+    rows = model.rows(w, 1, batched=batched)
+    samples = 20000
+    x, y, weights = torch.zeros(1, samples, 1), torch.zeros(1, samples, dtype=torch.long), torch.full((1, samples), 1 / samples)
+    p = torch.softmax(w[3:], 0)
+    if not batched:
+        x, y, weights = x[:, :2000], y[:, :2000], torch.full((1, 2000), 1 / 2000)
+    fisher = exact_fisher(rows, x, y, weights, "model", [0])[0, 3:]
+    assert torch.allclose(fisher, p * (1 - p), atol=0.02)
+
+
+def test_true_fisher_labels_come_from_the_seed():
+    model = FlatModel(build("linear", (4,), 3, 0))
+    rows = model.rows(torch.randn(model.n), 1, batched=True)
+    x, y, weights = torch.randn(1, 30, 4), torch.zeros(1, 30, dtype=torch.long), torch.full((1, 30), 1 / 30)
+    first, again, other = (exact_fisher(rows, x, y, weights, "model", [seed]) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
