@@ -79,6 +79,7 @@ def resume(
     *,
     federation: Federation | None = None,
     model: nn.Module | None = None,
+    algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
 ) -> Result:
     """Go on with a run that was stopped, at any moment, by whatever means.
@@ -87,5 +88,5 @@ def resume(
     again.
     """
     where = RunDirectory.open(directory)
-    setup = prepare(where.experiment(), federation, model, None, fleet)
+    setup = prepare(where.experiment(), federation, model, algorithm, fleet)
     return Run(setup, where, observers).execute()

@@ -158,7 +158,7 @@ def overhead(
     from efl.bench.overhead import measure
 
     for line in measure(repeats):
-        console.print(line)
+        console.print(str(line))
 
 
 def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
-from efl.algorithms.parts.elastic import ElasticField, ElasticStep, completion_scale
+from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, completion_scale
 from efl.algorithms.parts.ternary import sparsify_ternary, subtract, top_positions
 from efl.wire import Dense
 
@@ -27,7 +27,7 @@ def test_st_by_hand():
 def test_sent_and_left_make_what_was_there(seed, density, rows, cut):
     matrix = torch.randn(rows, 60, generator=torch.Generator().manual_seed(seed))
     sent = sparsify_ternary(matrix, density, [(0, cut), (cut, 60)])
-    left = subtract(matrix, sent)
+    left = subtract(matrix.clone(), sent)
     assert torch.allclose(dense(sent) + left, matrix, atol=1e-6)
     for row, update in enumerate(sent):
         for a, b in ((0, cut), (cut, 60)):
@@ -57,20 +57,24 @@ def test_top_positions():
 
 
 def field(n=5):
-    return ElasticField(torch.tensor([0.0, 0.1, 1.0, 30.0, 1e4])[:n], torch.linspace(-1, 1, n))
+    return ElasticField(None, torch.tensor([0.0, 0.1, 1.0, 30.0, 1e4])[:n], torch.linspace(-1, 1, n))
 
 
 def test_implicit_step_by_hand():
     """w = 1, g = 2, η = 0.1, λ = 5, U = 4, c = 0.5: (1 − 0.2 + 0.1·5·4·0.5) / (1 + 0.1·5·4) = 1.8 / 3."""
     w = torch.tensor([[1.0]])
-    ElasticStep(ElasticField(torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "implicit")(w, torch.tensor([[2.0]]))
+    ElasticStep(ElasticField(None, torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "implicit")(
+        w, torch.tensor([[2.0]])
+    )
     assert torch.allclose(w, torch.tensor([[0.6]]))
 
 
 def test_explicit_step_by_hand():
     """The same: 1 − 0.1·(2 + 5·(4·1 − 4·0.5)) = −0.2."""
     w = torch.tensor([[1.0]])
-    ElasticStep(ElasticField(torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "explicit")(w, torch.tensor([[2.0]]))
+    ElasticStep(ElasticField(None, torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "explicit")(
+        w, torch.tensor([[2.0]])
+    )
     assert torch.allclose(w, torch.tensor([[-0.2]]))
 
 
@@ -94,22 +98,22 @@ def test_scaled_displacement_of_any_s_is_that_of_all_steps(local_steps, elastici
     """Under a constant gradient, to 1e-5 of the displacement's size."""
     generator = torch.Generator().manual_seed(seed)
     gradient, start = torch.randn(1, 5, generator=generator).double(), torch.randn(1, 5, generator=generator).double()
-    pulls = ElasticField(field().fisher.double(), field().anchor.double()) if elasticity else None
+    pulls = ElasticField(None, field().fisher.double(), field().anchor.double()) if elasticity else None
     step = ElasticStep(pulls, eta, elasticity, "implicit")
     w, moved = start.clone(), []
     for _ in range(local_steps):
         step(w, gradient)
         moved.append(w - start)
-    scale = completion_scale(pulls, eta, elasticity, torch.arange(1, local_steps + 1), local_steps)
+    scale = completion_scale(pulls, eta, elasticity, torch.arange(1, local_steps + 1), local_steps, 5)
     for done, displacement in enumerate(moved):
         scaled = scale[done].double() * displacement
         assert torch.allclose(scaled, moved[-1], rtol=1e-5, atol=1e-5 * float(moved[-1].abs().max()))
 
 
 def test_scale_without_pull_is_e_over_s_and_exactly_one_when_complete():
-    scale = completion_scale(None, 0.1, 1.0, torch.tensor([1, 4, 20]), 20)
+    scale = completion_scale(None, 0.1, 1.0, torch.tensor([1, 4, 20]), 20, 5)
     assert scale.tolist() == [[20.0], [5.0], [1.0]]
-    scale = completion_scale(field(), 0.1, 1.0, torch.tensor([20, 5]), 20)
+    scale = completion_scale(field(), 0.1, 1.0, torch.tensor([20, 5]), 20, 5)
     assert (scale[0] == 1).all()
     assert scale[1, 0] == 4.0
     assert (scale[1, 1:] < 4.0).all()
@@ -127,3 +131,25 @@ def test_averages_of_models_and_of_increments_agree(weights):
     expected = w + weights[0] * (a - w) + weights[1] * (b - w)
     assert torch.allclose(averaged_model(w, payloads, weights), expected, atol=1e-5)
     assert torch.allclose(w + averaged_increment(w, payloads, weights), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["implicit", "explicit"])
+def test_a_sparse_field_pulls_like_a_dense_one_that_is_zero_elsewhere(kind):
+    sparse = ElasticField(torch.tensor([1, 4]), torch.tensor([2.0, 0.5]), torch.tensor([1.0, -1.0]))
+    w, gradient = torch.randn(1, 6), torch.randn(1, 6)
+    one, other = w.clone(), w.clone()
+    ElasticStep(sparse, 0.1, 3.0, kind)(one, gradient)
+    ElasticStep(sparse.everywhere(6), 0.1, 3.0, kind)(other, gradient)
+    assert torch.allclose(one, other)
+    steps = torch.tensor([3, 10])
+    scales = [completion_scale(f, 0.1, 3.0, steps, 10, 6) for f in (sparse, sparse.everywhere(6))]
+    assert torch.allclose(*scales)
+
+
+def test_running_fisher_by_hand():
+    """Steps 0 and 4 count: B · (1² + 3²) / 2 for the row that did five steps, B · 2² for the one that did one."""
+    fisher = RunningFisher(torch.Size([2, 1]), batch_size=10)
+    for step in range(5):
+        gradient = torch.tensor([[{0: 1.0, 4: 3.0}.get(step, 99.0)], [2.0]])
+        fisher.add(2 if step == 0 else 1, gradient[: 2 if step == 0 else 1])
+    assert fisher.mean().tolist() == [[50.0], [40.0]]

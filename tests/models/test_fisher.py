@@ -46,7 +46,11 @@ def test_true_fisher_of_logistic_regression_meets_its_formula(batched):
     w = torch.tensor([0.0, 0.0, 0.0, 0.5, 0.0, -1.0])
     rows = model.rows(w, 1, batched=batched)
     samples = 20000
-    x, y, weights = torch.zeros(1, samples, 1), torch.zeros(1, samples, dtype=torch.long), torch.full((1, samples), 1 / samples)
+    x, y, weights = (
+        torch.zeros(1, samples, 1),
+        torch.zeros(1, samples, dtype=torch.long),
+        torch.full((1, samples), 1 / samples),
+    )
     p = torch.softmax(w[3:], 0)
     if not batched:
         x, y, weights = x[:, :2000], y[:, :2000], torch.full((1, 2000), 1 / 2000)

@@ -25,7 +25,9 @@ def plain_gradient(module, row, x, y):
     return loss, torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
 
 
-@pytest.mark.parametrize("module", [nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), Skip(), nn.Linear(4, 3)])
+@pytest.mark.parametrize(
+    "module", [nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), Skip(), nn.Linear(4, 3)]
+)
 @pytest.mark.parametrize("batched", [False, True])
 def test_gradients_of_a_cohort_are_those_of_each_model_alone(module, batched):
     model = FlatModel(module)
@@ -125,6 +127,8 @@ def test_parameter_counts(name, parameters):
     assert FlatModel(build(name, (1, 8, 8), 10, 0)).n == parameters
 
 
-@pytest.mark.parametrize("module", [nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True)), nn.Sequential(nn.Linear(4, 3), nn.Dropout())])
+@pytest.mark.parametrize(
+    "module", [nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True)), nn.Sequential(nn.Linear(4, 3), nn.Dropout())]
+)
 def test_networks_that_cannot_be_batched_run_row_by_row(module):
     assert FlatModel(module).chain is None

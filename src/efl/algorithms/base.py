@@ -62,14 +62,18 @@ class Contribution:
 
 @dataclass(eq=False)
 class LocalWork:
-    """The work of some clients in one round, one row each, longest work first."""
+    """The work of some clients in one round, one row each, longest work first.
+
+    ``lost`` has, for a client whose last upload never reached the server, what it sent in vain (those parts that the
+    algorithm asked to remember), and None for all others.
+    """
 
     rows: Rows
     start: Tensor
     settings: RoundSettings
     steps: np.ndarray[tuple[int], np.dtype[np.int64]]
     state: dict[str, Tensor]
-    accepted: Tensor
+    lost: list[Parts | None]
     shared: Parts
     batch: Callable[[int, int], tuple[Tensor, Tensor]]
     samples: Callable[[int], tuple[Tensor, Tensor, Tensor, list[int]]]
@@ -120,6 +124,11 @@ class Algorithm(Protocol):
 
     def client_state(self) -> Sequence[str]:
         """Names of the rows (n,) that every client keeps between rounds; they start at zero."""
+        ...
+
+    @property
+    def remembers(self) -> Sequence[str]:
+        """Names of the upload's parts that a client keeps until it knows that they arrived."""
         ...
 
     def broadcast(self, server: ServerState) -> Parts:

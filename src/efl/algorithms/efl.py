@@ -19,7 +19,7 @@ from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
-from efl.algorithms.parts.elastic import ElasticField, ElasticStep, StepKind, completion_scale
+from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, StepKind, completion_scale
 from efl.algorithms.parts.ternary import sparsify_ternary, subtract, top_positions
 from efl.algorithms.parts.weights import inverse_probability, self_normalised
 from efl.errors import WireError
@@ -40,7 +40,7 @@ PAPER: Mapping[str, Any] = {
     "echo": False,
 }
 
-SMALL_FIELD = 1000  # coordinates of a sparse field that are always kept: models this small have no tail to cut off
+SMALL_FIELD = 700  # coordinates of a sparse field that are always kept: models this small have no tail to cut off
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class EFL(Settings):
     server_applies: Literal["broadcast", "aggregate"] = "broadcast"
     scope: Literal["tensor", "whole"] = "tensor"
     field: Literal["auto", "sparse", "dense"] = "auto"
-    field_density: Density = 0.05
+    field_density: Density = 0.02
     echo: bool = True
 
     @property
@@ -100,8 +100,13 @@ class EFL(Settings):
         return self.weighting != "A"
 
     def client_state(self) -> Sequence[str]:
-        """Δ^k of the last round as produced: R^k follows from it once it is known whether ST(Δ^k) arrived."""
-        return ("produced",)
+        """R^k; where nothing is compressed, all of Δ^k, until the server is known to have it."""
+        return ("residual",)
+
+    @property
+    def remembers(self) -> Sequence[str]:
+        """ST(Δ^k), to be taken back into R^k if it is lost."""
+        return ("update",) if self.echo and self.density_up < 1 else ()
 
     # Server, before a round
 
@@ -120,7 +125,7 @@ class EFL(Settings):
             return {}
         fisher = server.tensors["fisher"]
         anchor = torch.where(fisher > 0, server.tensors["fisher_w"] / fisher, server.w)
-        return {"field": self._pack_field(fisher[None], (anchor - server.w)[None], self.density_down)[0]}
+        return {"field": self._pack_field(fisher[None], anchor[None], server.w, self.density_down)[0]}
 
     # Client
 
@@ -128,51 +133,59 @@ class EFL(Settings):
         """Elastic SGD, then scale, add the residual and compress."""
         field = _received_field(work)
         step = ElasticStep(field, work.settings.eta, self.elasticity, self.step)
-        squares = torch.zeros_like(work.W) if self.elasticity > 0 and self.fisher == "running" else None
+        running = (
+            RunningFisher(work.W.shape, work.settings.batch_size)
+            if self.elasticity > 0 and self.fisher == "running"
+            else None
+        )
         for active, gradient in work.descent():
             step(work.W[:active], gradient)
-            if squares is not None:
-                squares[:active].addcmul_(gradient, gradient)
-        residual = self._residual(work)
-        updates = self._updates(work, residual, self._completion(work, field))
+            if running is not None:
+                running.add(active, gradient)
+        updates = self._updates(work, self._residual(work), self._completion(work, field))
         if self.elasticity == 0:
             return updates
-        fields = self._pack_field(self._fisher(work, squares), work.W - work.start, self.density_up)
+        fisher = self._exact_fisher(work) if running is None else running.mean()
+        fields = self._pack_field(fisher, work.W, work.start, self.density_up)
         return [{**update, "field": sent} for update, sent in zip(updates, fields, strict=True)]
 
     def _residual(self, work: LocalWork) -> Tensor:
         """R^k = Δ^k − ST(Δ^k) of the last round, or all of Δ^k if the server never got ST(Δ^k)."""
-        produced = work.state["produced"]
-        if self.density_up < 1:
-            kept = subtract(produced, self._compress(produced, self.density_up, work.settings))
-        else:
-            kept = torch.zeros_like(produced)
-        return torch.where(work.accepted.unsqueeze(1), kept, produced) if self.echo else kept
+        residual = work.state["residual"]
+        for row, lost in zip(residual, work.lost, strict=True):
+            if self.density_up == 1 and (lost is None or not self.echo):
+                row.zero_()
+            elif lost is not None and isinstance(update := lost.get("update"), Ternary):
+                row[torch.from_numpy(update.positions)] += torch.from_numpy(update.values)
+        return residual
 
     def _completion(self, work: LocalWork, field: ElasticField | None) -> Tensor | None:
-        """What turns the work of s steps into that of E, capped at θ; None where nothing is scaled here."""
-        if self.scale_at == "server" or self.weighting in ("A", "B"):
-            return None
+        """What turns the work of s steps into that of E, capped at θ; None where there is nothing to scale here."""
         settings = work.settings
+        complete = int(work.steps[-1]) >= settings.local_steps  # the rows with fewest steps come last
+        if complete or self.scale_at == "server" or self.weighting in ("A", "B"):
+            return None
         pulled = field if self.weighting == "elastic" else None
-        scale = completion_scale(pulled, settings.eta, self.elasticity, work.steps_done, settings.local_steps)
+        scale = completion_scale(
+            pulled, settings.eta, self.elasticity, work.steps_done, settings.local_steps, work.model.n
+        )
         return scale.clamp_(max=self.weight_cap)
 
     def _updates(self, work: LocalWork, residual: Tensor, scale: Tensor | None) -> list[Parts]:
         """Δ^k = R^k + scale ⊙ (w_s − w_0), and ST of it; whole models where nothing is compressed."""
         moved = work.W - work.start
-        produced = residual + (moved if scale is None else scale * moved)
-        work.state["produced"] = produced
+        produced = residual + moved if scale is None else torch.addcmul(residual, scale, moved)
         if self.density_up < 1:
-            return [{"update": sent} for sent in self._compress(produced, self.density_up, work.settings)]
+            sent = self._compress(produced, self.density_up, work.settings)
+            work.state["residual"] = subtract(produced, sent)
+            return [{"update": update} for update in sent]
         # w_s + (scale − 1)(w_s − w_0) + R^k rather than w_0 + Δ^k: without scale and residual it is w_s bit for bit.
         models = work.W + residual if scale is None else work.W + (scale - 1) * moved + residual
+        work.state["residual"] = produced
         return [{"update": Dense(model)} for model in models.cpu().numpy()]
 
-    def _fisher(self, work: LocalWork, squares: Tensor | None) -> Tensor:
-        """u^k (C, n): batch size × mean squared mini-batch gradient, or exactly, at w_s."""
-        if squares is not None:
-            return squares * (work.settings.batch_size / work.steps_done.clamp(min=1)).unsqueeze(1)
+    def _exact_fisher(self, work: LocalWork) -> Tensor:
+        """u^k (C, n) at w_s, from samples."""
         x, y, weights, seeds = work.samples(self.fisher_samples)
         return exact_fisher(work.rows, x, y, weights, "model" if self.fisher == "true" else "data", seeds)
 
@@ -193,7 +206,7 @@ class EFL(Settings):
         step: Payload
         if self.density_down < 1:
             (step,) = sent = self._compress(total.unsqueeze(0), self.density_down, settings)
-            left = subtract(total.unsqueeze(0), sent)[0]
+            left = subtract(total.clone()[None], sent)[0]
         else:
             step, left = Dense((server.w + total).numpy()), torch.zeros_like(total)
         server = server.having(residual=left)
@@ -218,11 +231,12 @@ class EFL(Settings):
         """U = Σ u^k, V = Σ u^k ⊙ w_s^k."""
         if self.elasticity == 0:
             return server
-        fisher, fisher_w = torch.zeros_like(server.w), torch.zeros_like(server.w)
-        for contribution in contributions:
-            at, values, anchor = _unpack_field(contribution.parts["field"], server.w)
-            fisher[at] += values
-            fisher_w[at] += values * anchor
+        n = len(server.w)
+        fields = [_unpack_field(contribution.parts["field"], server.w) for contribution in contributions]
+        at = torch.cat([torch.arange(n) if field.index is None else field.index for field in fields])
+        u, anchor = torch.cat([field.fisher for field in fields]), torch.cat([field.anchor for field in fields])
+        fisher = torch.zeros(n).index_add_(0, at, u)
+        fisher_w = torch.zeros(n).index_add_(0, at, u * anchor)
         return server.having(fisher=fisher, fisher_w=fisher_w)
 
     def model(self, server: ServerState) -> Tensor:
@@ -236,28 +250,30 @@ class EFL(Settings):
         whole = [(0, matrix.shape[1])]
         return sparsify_ternary(matrix, density, whole if self.scope == "whole" else settings.segments)
 
-    def _pack_field(self, fisher: Tensor, displacement: Tensor, density: float) -> list[Field]:
+    def _pack_field(self, fisher: Tensor, anchor: Tensor, reference: Tensor, density: float) -> list[Field]:
         """A field for every row, at all coordinates or at those with the largest Fisher values."""
         n = fisher.shape[1]
-        values, moved = fisher.cpu().numpy(), displacement.cpu().numpy()
+        u, c, w = fisher.numpy(), anchor.numpy(), reference.numpy()
         if self.field == "dense" or (self.field == "auto" and density == 1):
-            return [Field(n, None, u, d) for u, d in zip(values, moved, strict=True)]
+            return [Field(n, None, values, at_anchor - w) for values, at_anchor in zip(u, c, strict=True)]
         chosen = top_positions(fisher, max(SMALL_FIELD, int(n * self.field_density)))
-        return [Field.sparse(n, at, u[at], d[at]) for at, u, d in zip(chosen, values, moved, strict=True)]
+        return [Field(n, at, u[row, at], c[row, at] - w[at]) for row, at in enumerate(chosen)]
 
 
 def _received_field(work: LocalWork) -> ElasticField | None:
+    """The field clients were told; where it is sparse but many rows share it, whole vectors are quicker."""
     if "field" not in work.shared:
         return None
-    at, values, at_anchor = _unpack_field(work.shared["field"], work.start)
-    fisher, anchor = torch.zeros_like(work.start), work.start.clone()
-    fisher[at], anchor[at] = values, at_anchor
-    return ElasticField(fisher, anchor)
+    field = _unpack_field(work.shared["field"], work.start)
+    return field if len(work.W) == 1 else field.everywhere(work.model.n)
 
 
-def _unpack_field(payload: Payload, reference: Tensor) -> tuple[Tensor | slice, Tensor, Tensor]:
-    """Where a field is known, its Fisher values there, and its anchor, told from ``reference``."""
+def _unpack_field(payload: Payload, reference: Tensor) -> ElasticField:
+    """The field a payload tells, its anchor measured from ``reference``."""
     if not isinstance(payload, Field):
         raise WireError("expected an elastic field")
-    at = slice(None) if payload.index is None else torch.from_numpy(payload.index)
-    return at, torch.from_numpy(payload.fisher), reference[at] + torch.from_numpy(payload.displacement)
+    fisher, moved = torch.from_numpy(payload.fisher), torch.from_numpy(payload.displacement)
+    if payload.index is None:
+        return ElasticField(None, fisher, reference + moved)
+    index = torch.from_numpy(payload.index)
+    return ElasticField(index, fisher, reference[index] + moved)

@@ -33,6 +33,11 @@ class FedAvg(Settings):
         """Clients keep nothing."""
         return ()
 
+    @property
+    def remembers(self) -> Sequence[str]:
+        """What is lost is lost."""
+        return ()
+
     def broadcast(self, server: ServerState) -> Parts:
         """The model says it all."""
         return {}

@@ -12,7 +12,7 @@ import torch
 from efl.algorithms import create
 from efl.config import parse
 from efl.engine.coordinator import Coordinator
-from efl.engine.run import one_thread
+from efl.engine.run import quick_arithmetic
 from efl.engine.setup import prepare
 from efl.federation import Federation, load
 from efl.fleet import Fleet
@@ -50,7 +50,7 @@ def ratio(what: str, federation: Federation, network: str, repeats: int) -> Over
     """Median over pairs of neighbouring rounds."""
     pair = [_coordinator(name, federation, network) for name in ("fedavg", "efl")]
     times: list[tuple[float, float]] = []
-    with one_thread():
+    with quick_arithmetic():
         for round_ in range(WARM_UP + repeats):
             order = (0, 1) if round_ % 2 == 0 else (1, 0)
             spent = [0.0, 0.0]

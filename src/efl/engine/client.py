@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
-from efl.engine.state import NEVER, StateStore
+from efl.engine.state import NEVER, LastUpload, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
 from efl.wire import Dense, Message, decode, encode
@@ -48,7 +48,6 @@ class ClientHost:
         shared = self._shared_parts(first)
         settings = self._settings(first)
         buffers = shared.pop("buffers", None)
-        accepted = [self._was_accepted(client, messages[client]) for client in group]
         work = self.workshop.work(
             group,
             steps,
@@ -56,20 +55,22 @@ class ClientHost:
             torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.workshop.model.buffers,
             settings,
             self.store.read(group),
-            torch.tensor(accepted),
+            [self._lost(client, messages[client]) for client in group],
             shared,
         )
         uploads = train(self.algorithm, self.workshop, group, work)
-        self.store.write(group, work.state, settings.round)
         losses, finite = work.losses.tolist(), _finite_rows(work)
         replies: dict[int, bytes] = {}
         for row, client in enumerate(group):
             header = {"round": settings.round, "client": client, "steps": steps[row], "loss": losses[row]}
-            replies[client] = (
-                Message("reply", header, _encoded(work, row, uploads[row]))
-                if finite[row]
-                else Message("reply", {**header, "diverged": True})
-            ).to_bytes()
+            if not finite[row]:
+                replies[client] = Message("reply", {**header, "diverged": True}).to_bytes()
+                continue
+            parts = _encoded(work, row, uploads[row])
+            replies[client] = Message("reply", header, parts).to_bytes()
+            kept = {name: parts[name] for name in self.algorithm.remembers}
+            rows = {name: matrix[row] for name, matrix in work.state.items()}
+            self.store.write(client, rows, LastUpload(settings.round, kept))
         return replies
 
     def _catch_up(self, request: Message) -> None:
@@ -108,9 +109,12 @@ class ClientHost:
             segments=[(spec.start, spec.stop) for spec in self.workshop.model.layout],
         )
 
-    def _was_accepted(self, client: int, request: Message) -> bool:
-        """Whether the server has the client's last upload (PAPER note 10)."""
-        return self.store.last_upload.get(client, NEVER) == int(request.number("accepted"))
+    def _lost(self, client: int, request: Message) -> Parts | None:
+        """What the client sent last, if the server says that it never arrived."""
+        last = self.store.last_upload(client)
+        if last.round == int(request.number("accepted")):
+            return None
+        return {name: decode(blob, self.workshop.model.n) for name, blob in last.parts.items()}
 
 
 def train(algorithm: Algorithm, workshop: Workshop, group: list[int], work: LocalWork) -> list[Parts]:
@@ -118,7 +122,7 @@ def train(algorithm: Algorithm, workshop: Workshop, group: list[int], work: Loca
     if workshop.batched:
         return algorithm.local_update(work)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(workshop.layer_seed(work.settings.round, group[0]))
+        torch.default_generator.manual_seed(workshop.layer_seed(work.settings.round, group[0]))
         return algorithm.local_update(work)
 
 

@@ -58,7 +58,7 @@ def own_accuracies(
             buffers,
             settings,
             store.read(group),
-            torch.ones(len(group), dtype=torch.bool),
+            [None] * len(group),
             shared,
             Purpose.OWN_MODEL,
         )

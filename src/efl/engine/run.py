@@ -70,7 +70,7 @@ class Run:
 
     def execute(self) -> Result:
         """Play the rounds that are left; in a directory with a checkpoint, those after it."""
-        with one_thread():
+        with quick_arithmetic():
             self._resume()
             for observer in self.observers:
                 observer.start(self.setup, self.history)
@@ -149,7 +149,7 @@ class Run:
         final = global_accuracies(setup.model, setup.federation, vector, self.coordinator.buffers)
         return {
             "algorithm": experiment.algorithm_name,
-            "dataset": experiment.federation.dataset,
+            "dataset": setup.federation.name,
             "partition": experiment.federation.partition,
             "model": experiment.model.name,
             "parameters": setup.model.n,
@@ -204,13 +204,19 @@ def model_sha256(w: Tensor, buffers: Tensor) -> str:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Small operations on a busy machine are many times slower on several threads than on one."""
+def quick_arithmetic() -> Iterator[None]:
+    """One thread, and numbers below 1e-38 taken as zero.
+
+    Small operations on a busy machine are many times slower on several threads than on one, and so is arithmetic on
+    such tiny numbers, which squared gradients are full of.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     try:
         yield
     finally:
+        torch.set_flush_denormal(False)
         torch.set_num_threads(before)
 
 

@@ -71,12 +71,12 @@ def prepare(
     section, seed = experiment.federation, experiment.training.seed
     if federation is None:
         if section.dataset == CUSTOM:
-            raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…, model=…)")
+            raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
         federation = load(
             section.dataset, section.clients, section.partition, test_fraction=section.test_fraction, seed=seed
         )
     else:
-        experiment = experiment.with_values(federation={"dataset": federation.name, "clients": len(federation)})
+        experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
     fleet.check(len(federation))
     if module is None:
         module = _network(experiment, federation, seed)

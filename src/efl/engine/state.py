@@ -1,11 +1,24 @@
-"""What clients keep between rounds: named rows (n,) by client, and the round of their last upload."""
+"""What clients keep between rounds: named rows (n,), and what they sent last."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import msgpack
 import torch
 from torch import Tensor
 
 NEVER = -1
+
+
+@dataclass(frozen=True)
+class LastUpload:
+    """The round of a client's last upload, and the encoded parts it keeps until they are known to have arrived."""
+
+    round: int
+    parts: Mapping[str, bytes]
+
+
+NO_UPLOAD = LastUpload(NEVER, {})
 
 
 class StateStore:
@@ -14,7 +27,7 @@ class StateStore:
     def __init__(self, names: Sequence[str], n: int) -> None:
         self.names, self.n = tuple(names), n
         self.rows: dict[int, dict[str, Tensor]] = {}
-        self.last_upload: dict[int, int] = {}
+        self.uploads: dict[int, LastUpload] = {}
 
     def read(self, clients: Sequence[int]) -> dict[str, Tensor]:
         """The rows of these clients as one matrix a name."""
@@ -24,27 +37,30 @@ class StateStore:
             for name in self.names
         }
 
-    def write(self, clients: Sequence[int], state: Mapping[str, Tensor], round_: int) -> None:
-        """Renew the rows of these clients, which sent an upload in ``round_``."""
-        for row, client in enumerate(clients):
-            self.rows[client] = {name: state[name][row].clone() for name in self.names}
-            self.last_upload[client] = round_
+    def last_upload(self, client: int) -> LastUpload:
+        """What the client sent last."""
+        return self.uploads.get(client, NO_UPLOAD)
+
+    def write(self, client: int, state: Mapping[str, Tensor], upload: LastUpload) -> None:
+        """Renew a client's rows, after an upload."""
+        self.rows[client] = {name: state[name].clone() for name in self.names}
+        self.uploads[client] = upload
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything, for a checkpoint."""
-        clients = sorted(self.last_upload)
-        result = {
-            "clients": torch.tensor(clients, dtype=torch.int64),
-            "last_upload": torch.tensor([self.last_upload[client] for client in clients], dtype=torch.int64),
+        clients = sorted(self.uploads)
+        uploads = msgpack.packb(
+            [[client, self.uploads[client].round, self.uploads[client].parts] for client in clients]
+        )
+        rows = self.read(clients) if clients else {}
+        return {"uploads": torch.frombuffer(bytearray(uploads), dtype=torch.uint8)} | {
+            f"row.{name}": matrix for name, matrix in rows.items()
         }
-        return result | {f"row.{name}": matrix for name, matrix in self.read(clients).items() if clients}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what `tensors` gave."""
         self.rows.clear()
-        self.last_upload.clear()
-        for row, (client, last) in enumerate(
-            zip(tensors["clients"].tolist(), tensors["last_upload"].tolist(), strict=True)
-        ):
+        self.uploads.clear()
+        for row, (client, round_, parts) in enumerate(msgpack.unpackb(tensors["uploads"].numpy().tobytes())):
             self.rows[client] = {name: tensors[f"row.{name}"][row].clone() for name in self.names}
-            self.last_upload[client] = last
+            self.uploads[client] = LastUpload(round_, parts)

@@ -44,7 +44,7 @@ class Workshop:
         buffers: Tensor,
         settings: RoundSettings,
         state: dict[str, Tensor],
-        accepted: Tensor,
+        lost: list[Parts | None],
         shared: Parts,
         purpose: Purpose = Purpose.BATCHES,
     ) -> LocalWork:
@@ -73,9 +73,7 @@ class Workshop:
             return pool.x[chosen], pool.y[chosen], weights, [int(rng.integers(2**63)) for rng in rngs]
 
         rows = self.model.rows(start, len(clients), buffers, batched=self.batched)
-        return LocalWork(
-            rows, start, settings, np.asarray(steps, dtype=np.int64), state, accepted, shared, batch, samples
-        )
+        return LocalWork(rows, start, settings, np.asarray(steps, dtype=np.int64), state, lost, shared, batch, samples)
 
     def layer_seed(self, round_: int, client: int) -> int:
         """The seed of random layers (dropout) for one client's work."""

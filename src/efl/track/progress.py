@@ -103,7 +103,7 @@ class PlainProgress:
         """Say what begins, or goes on."""
         experiment = setup.experiment
         self.totals, self.rounds = _Totals(history), experiment.training.rounds
-        what = f"{experiment.algorithm_name} on {experiment.federation.dataset}, {len(setup.federation)} clients"
+        what = f"{experiment.algorithm_name} on {setup.federation.name}, {len(setup.federation)} clients"
         went_on = f", going on after round {len(history)}" if history else ""
         self.console.print(f"{what}, {setup.model.n:,} parameters{went_on}", highlight=False)
 

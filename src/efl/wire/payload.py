@@ -2,8 +2,8 @@
 
 `Dense` is a vector's new value in full. `Ternary` is an increment from {-μ, 0, μ} (Algorithm 2), μ one for each
 segment of the vector. `Field` is a Fisher diagonal with the anchor it pulls to, at some or all coordinates.
-`encode` and `decode` are exact inverses, except that a sparse `Field` is rounded to 8 and 16 bits a value: build
-it with `Field.sparse`, which rounds, and they are inverses there too.
+`encode` and `decode` are exact inverses, except that a `Field` at some coordinates only is rounded: Fisher values to an
+eighth of an octave, displacements to bfloat16.
 """
 
 from __future__ import annotations
@@ -91,13 +91,6 @@ class Field:
     fisher: Vector
     displacement: Vector
 
-    @staticmethod
-    def sparse(n: int, index: Positions, fisher: Vector, displacement: Vector) -> Field:
-        """At the increasing ``index`` only; Fisher in eighths of an octave, displacement as bfloat16."""
-        top = np.float32(fisher.max(initial=0.0))
-        codes = _log_codes(fisher, top)
-        return Field(n, index, _log_values(codes, top), _bfloat16_values(_bfloat16_codes(displacement)))
-
     def _pack(self) -> list[Any]:
         if self.index is None:
             return ["field", None, _little(self.fisher), _little(self.displacement)]
@@ -108,18 +101,19 @@ class Field:
     @staticmethod
     def _unpack(fields: list[Any], n: int) -> Field:
         if fields[0] is None:
-            _, fisher, displacement = fields
-            field = Field(n, None, _floats(fisher, n), _floats(displacement, n))
-        else:
-            packed, top, codes, moved = fields
-            index = unpack_positions(PackedPositions(*packed), n)
-            if len(codes) != len(index) or len(moved) != 2 * len(index) or not 0 <= top < np.inf:
-                raise WireError("field values have the wrong length")
-            values = _log_values(np.frombuffer(codes, dtype=np.uint8), np.float32(top))
-            field = Field(n, index, values, _bfloat16_values(np.frombuffer(moved, dtype="<u2")))
-        if not (field.fisher >= 0).all() or not np.isfinite(field.displacement).all():
-            raise WireError("the field has a negative or non-finite value")
-        return field
+            _, values, displacement = fields
+            fisher = _floats(values, n)
+            if not (fisher >= 0).all():
+                raise WireError("a Fisher value is negative")
+            return Field(n, None, fisher, _floats(displacement, n))
+        packed, top, codes, moved = fields
+        index = unpack_positions(PackedPositions(*packed), n)
+        if len(codes) != len(index) or len(moved) != 2 * len(index) or not 0 <= top < np.inf:
+            raise WireError("field values have the wrong length")
+        shifts = _bfloat16_values(np.frombuffer(moved, dtype="<u2"))
+        if not np.isfinite(shifts).all():
+            raise WireError("a displacement is not finite")
+        return Field(n, index, _log_values(np.frombuffer(codes, dtype=np.uint8), np.float32(top)), shifts)
 
 
 Payload = Dense | Ternary | Field
@@ -174,10 +168,13 @@ def _log_codes(values: Vector, top: np.float32) -> NDArray[np.uint8]:
     return np.where(values > 0, np.clip(below, 0, 255), 0).astype(np.uint8)
 
 
+_STEPS = np.arange(-255, 1)
+_LEVELS = np.where(_STEPS > -255, np.ldexp(_EIGHTHS[_STEPS % 8], _STEPS // 8), 0).astype(np.float32)
+
+
 def _log_values(codes: NDArray[np.uint8], top: np.float32) -> Vector:
-    steps = codes.astype(np.int64) - 255
-    values = np.ldexp(_EIGHTHS[steps % 8], (steps // 8).astype(np.int32)) * top
-    return np.where(codes > 0, values, 0).astype(np.float32)
+    values: Vector = _LEVELS[codes] * top
+    return values
 
 
 def _bfloat16_codes(values: Vector) -> NDArray[np.uint16]:

@@ -30,9 +30,8 @@ def pack_positions(positions: Positions) -> PackedPositions:
     if count == 0:
         return PackedPositions(0, 0, b"", b"")
     gaps = np.diff(positions, prepend=-1) - 1
-    width = _best_width(gaps)
-    quotients = gaps >> width
-    ends = np.cumsum(quotients + 1) - 1
+    width = _low_width(positions)
+    ends = np.cumsum((gaps >> width) + 1) - 1
     unary = np.zeros(int(ends[-1]) + 1, dtype=np.uint8)
     unary[ends] = 1
     return PackedPositions(count, width, np.packbits(unary).tobytes(), _pack_low(gaps, width))
@@ -57,19 +56,22 @@ def unpack_positions(packed: PackedPositions, n: int) -> Positions:
     return positions
 
 
-def _best_width(gaps: Positions) -> int:
-    """The cheapest parameter: that of the mean gap (in whole numbers only) or a neighbour of it."""
-    mean = max(1, int(gaps.sum()) // len(gaps))
-    guess = mean.bit_length() - 1
-    candidates = range(max(0, guess - 1), guess + 2)
-    return min(candidates, key=lambda width: int((gaps >> width).sum()) + len(gaps) * width)
+def _low_width(positions: Positions) -> int:
+    """The best parameter for geometric gaps of this mean, in whole numbers (0.481 ≈ −ln(golden ratio − 1))."""
+    span, count = int(positions[-1]) + 1, len(positions)
+    return max(1, 962 * (2 * span - count) // (2000 * count)).bit_length() - 1
 
 
 def _pack_low(gaps: Positions, width: int) -> bytes:
-    shifts = np.arange(width - 1, -1, -1)
-    return np.packbits(((gaps[:, None] >> shifts) & 1).astype(np.uint8)).tobytes()
+    if width == 0:
+        return b""
+    bits = np.unpackbits(gaps.astype(">u4").view(np.uint8).reshape(-1, 4), axis=1)
+    return np.packbits(bits[:, 32 - width :]).tobytes()
 
 
 def _unpack_low(low: bytes, count: int, width: int) -> Positions:
-    bits = np.unpackbits(np.frombuffer(low, dtype=np.uint8), count=count * width).reshape(count, width)
-    return bits.astype(np.int64) @ (1 << np.arange(width - 1, -1, -1, dtype=np.int64))
+    if width == 0:
+        return np.zeros(count, dtype=np.int64)
+    bits = np.zeros((count, 32), dtype=np.uint8)
+    bits[:, 32 - width :] = np.unpackbits(np.frombuffer(low, dtype=np.uint8), count=count * width).reshape(count, width)
+    return np.packbits(bits, axis=1).view(">u4")[:, 0].astype(np.int64)

@@ -16,10 +16,19 @@ StepKind = Literal["implicit", "explicit"]
 
 @dataclass(frozen=True, eq=False)
 class ElasticField:
-    """Fisher sums U (n,) and the anchor c (n,)."""
+    """Fisher sums U and the anchor c, at the coordinates ``index`` of n (None: at all of them)."""
 
+    index: Tensor | None
     fisher: Tensor
     anchor: Tensor
+
+    def everywhere(self, n: int) -> ElasticField:
+        """The same field at all n coordinates, U being zero where it was not known."""
+        if self.index is None:
+            return self
+        fisher, anchor = torch.zeros(n), torch.zeros(n)
+        fisher[self.index], anchor[self.index] = self.fisher, self.anchor
+        return ElasticField(None, fisher, anchor)
 
 
 class ElasticStep:
@@ -33,21 +42,31 @@ class ElasticStep:
     def __init__(self, field: ElasticField | None, eta: float, elasticity: float, kind: StepKind) -> None:
         self.field, self.eta, self.kind = field, eta, kind
         if field is not None:
-            strength = field.fisher * (eta * elasticity)
-            self.pull = strength / (1 + strength) if kind == "implicit" else strength  # 1 − ρ, or ηλU
+            strength = field.fisher * (eta * elasticity)  # ηλU
+            self.keep = 1 / (1 + strength) if kind == "implicit" else 1 - strength  # ρ, or 1 − ηλU
+            self.shift = strength * field.anchor * (self.keep if kind == "implicit" else 1)  # ρηλV, or ηλV
 
     def __call__(self, w: Tensor, gradient: Tensor) -> None:
         """Move the rows ``w`` in place."""
+        if self.kind == "explicit":
+            self._pull(w)
+        w.sub_(gradient, alpha=self.eta)
+        if self.kind == "implicit":
+            self._pull(w)
+
+    def _pull(self, w: Tensor) -> None:
+        """Let w be keep ⊙ w + shift."""
         if self.field is None:
-            w.sub_(gradient, alpha=self.eta)
-        elif self.kind == "implicit":
-            w.sub_(gradient, alpha=self.eta).lerp_(self.field.anchor, self.pull)  # ρ(w − ηg) + (1 − ρ)c
+            return
+        if self.field.index is None:
+            torch.addcmul(self.shift, w, self.keep, out=w)
         else:
-            w.lerp_(self.field.anchor, self.pull).sub_(gradient, alpha=self.eta)
+            pulled = torch.addcmul(self.shift, w.index_select(1, self.field.index), self.keep)
+            w.index_copy_(1, self.field.index, pulled)
 
 
 def completion_scale(
-    field: ElasticField | None, eta: float, elasticity: float, steps_done: Tensor, local_steps: int
+    field: ElasticField | None, eta: float, elasticity: float, steps_done: Tensor, local_steps: int, n: int
 ) -> Tensor:
     """a_E / a_s per row and coordinate, (C, n), or (C, 1) without a field; a_s = Σ_{i=1..s} ρ^i, ρ = 1/(1 + ηλU).
 
@@ -57,11 +76,37 @@ def completion_scale(
     plain = (local_steps / steps_done.clamp(min=1)).to(torch.float32).unsqueeze(1)
     if field is None:
         return plain
-    pulled = torch.nonzero(field.fisher).squeeze(1)
-    rate = torch.log1p(field.fisher[pulled].double() * (eta * elasticity))  # −log ρ
+    index = torch.arange(n) if field.index is None else field.index
+    index, fisher = index[field.fisher > 0], field.fisher[field.fisher > 0]
+    rate = torch.log1p(fisher.double() * (eta * elasticity))  # −log ρ
     whole = torch.expm1(-local_steps * rate)
-    scale = plain.repeat(1, len(field.fisher))
+    scale = plain.repeat(1, n)
     for row, done in enumerate(steps_done.tolist()):
         if 0 < done < local_steps:
-            scale[row, pulled] = (whole / torch.expm1(-done * rate)).float()
+            scale[row, index] = (whole / torch.expm1(-done * rate)).float()
     return scale
+
+
+class RunningFisher:
+    """The Fisher diagonal as batch size × mean squared mini-batch gradient: no pass of its own.
+
+    Every fourth step is looked at, the first among them; a pass over memory in each would cost more than it tells.
+    """
+
+    EVERY = 4
+
+    def __init__(self, shape: torch.Size, batch_size: int) -> None:
+        self.squares = torch.zeros(shape)
+        self.seen = torch.zeros(shape[0])
+        self.step, self.batch_size = 0, batch_size
+
+    def add(self, active: int, gradient: Tensor) -> None:
+        """The gradient of the first ``active`` rows in the step just done."""
+        if self.step % self.EVERY == 0:
+            self.squares[:active].addcmul_(gradient, gradient)
+            self.seen[:active] += 1
+        self.step += 1
+
+    def mean(self) -> Tensor:
+        """The diagonal u (C, n)."""
+        return self.squares.mul_((self.batch_size / self.seen.clamp(min=1)).unsqueeze(1))

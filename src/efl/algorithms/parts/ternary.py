@@ -12,6 +12,8 @@ from torch import Tensor
 from efl.wire import Ternary
 
 Segments = Sequence[tuple[int, int]]
+Matrix = NDArray[np.float32]
+LONG_ROW = 16_000
 
 
 def sparsify_ternary(matrix: Tensor, density: float, segments: Segments) -> list[Ternary]:
@@ -21,44 +23,61 @@ def sparsify_ternary(matrix: Tensor, density: float, segments: Segments) -> list
     >>> sent.positions.tolist(), sent.values.tolist()
     ([0, 3], [3.5, -3.5])
     """
-    values = matrix.cpu().numpy()
+    values = matrix.contiguous().numpy()
+    rows, n = values.shape
     kept = np.concatenate(
         [_largest(np.abs(values[:, a:b]), max(int((b - a) * density), 1)) for a, b in segments], axis=1
     )
-    starts = [a for a, _ in segments]
-    return [_ternary(row, np.flatnonzero(mask), starts) for row, mask in zip(values, kept, strict=True)]
+    flat = np.flatnonzero(kept)  # all rows in one go; row r has the entries from r·n on
+    entries = values.reshape(-1)[flat]
+    starts = np.arange(rows)[:, None] * n + np.array([a for a, _ in segments])
+    cuts = np.append(np.searchsorted(flat, starts.reshape(-1)), len(flat))
+    counts, scales = _means(np.abs(entries), cuts)
+    sent: list[Ternary] = []
+    for row in range(rows):
+        own = slice(row * len(segments), (row + 1) * len(segments))
+        part = slice(cuts[own.start], cuts[own.stop])
+        sent.append(Ternary(n, flat[part] - row * n, entries[part] > 0, tuple(counts[own].tolist()), scales[own]))
+    return sent
 
 
 def subtract(matrix: Tensor, sent: Sequence[Ternary]) -> Tensor:
-    """What is left of each row once ``sent`` has gone: the residual."""
-    left = matrix.clone()
-    for row, update in zip(left.numpy(), sent, strict=True):
+    """Take ``sent`` out of the rows, in place; what is left is the residual."""
+    for row, update in zip(matrix.numpy(), sent, strict=True):
         row[update.positions] -= update.values
-    return left
+    return matrix
 
 
 def top_positions(values: Tensor, count: int) -> list[NDArray[np.int64]]:
-    """For each row of non-negative ``values``, the increasing positions of its ``count`` largest, zeros left out."""
-    return [np.flatnonzero(row) for row in _largest(values.cpu().numpy(), count)]
+    """For each row of non-negative ``values``, the increasing positions of about its ``count`` largest, no zeros.
 
-
-def _largest(magnitude: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
-    """A mask of the ``count`` largest entries of each row, zeros never; ties at the threshold are all in.
-
-    The threshold comes from NumPy's partition, which takes a fifth of the time of torch.topk.
+    In long rows the threshold is that of every sixteenth entry: where the cut falls exactly is of no consequence here.
     """
-    width = magnitude.shape[1]
-    if count >= width:
+    rows = values.numpy()
+    if count >= rows.shape[1]:
+        return [np.flatnonzero(row) for row in rows]
+    looked_at = rows[:, ::16] if rows.shape[1] >= LONG_ROW else rows
+    threshold = _kth_largest(looked_at, max(1, count * looked_at.shape[1] // rows.shape[1]))
+    return [np.flatnonzero(row >= least) for row, least in zip(rows, threshold, strict=True)]
+
+
+def _largest(magnitude: Matrix, count: int) -> NDArray[np.bool_]:
+    """A mask of the ``count`` largest entries of each row, zeros never; ties at the threshold are all in."""
+    if count >= magnitude.shape[1]:
         return magnitude > 0
-    threshold = np.partition(magnitude, width - count, axis=1)[:, width - count]
-    return magnitude >= np.maximum(threshold, np.finfo(np.float32).tiny)[:, None]
+    return magnitude >= _kth_largest(magnitude, count)[:, None]
 
 
-def _ternary(row: NDArray[np.float32], positions: NDArray[np.int64], starts: Sequence[int]) -> Ternary:
-    """The entries of ``row`` at ``positions``, each segment's rounded to their mean magnitude μ."""
-    entries = row[positions]
-    cuts = [*np.searchsorted(positions, starts).tolist(), len(positions)]
+def _kth_largest(magnitude: Matrix, count: int) -> NDArray[np.float32]:
+    """The threshold of each row, above zero. NumPy's partition takes a quarter of the time of torch.topk."""
+    last = magnitude.shape[1] - count
+    return np.maximum(np.partition(magnitude, last, axis=1)[:, last], np.finfo(np.float32).tiny)
+
+
+def _means(magnitudes: NDArray[np.float32], cuts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """How many magnitudes lie between neighbouring cuts, and their mean; 0 where there are none."""
     counts = np.diff(cuts)
-    sums = np.add.reduceat(np.abs(entries), np.minimum(cuts[:-1], max(len(entries) - 1, 0))) if len(entries) else 0.0
-    scales = np.where(counts > 0, sums / np.maximum(counts, 1), 0).astype(np.float32)
-    return Ternary(len(row), positions, entries > 0, tuple(counts.tolist()), scales)
+    if not len(magnitudes):
+        return counts, np.zeros(len(counts), dtype=np.float32)
+    sums = np.add.reduceat(magnitudes, np.minimum(cuts[:-1], len(magnitudes) - 1))
+    return counts, np.where(counts > 0, sums / np.maximum(counts, 1), 0).astype(np.float32)

@@ -1,0 +1,136 @@
+"""Runs that are stopped, by whatever means, go on as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from efl import UserError, resume, train
+from efl.engine.checkpoint import list_checkpoints
+from efl.engine.files import RunDirectory
+
+SETTINGS = {"rounds": 60, "cohort": 5, "local_steps": 5, "evaluate_every": 20}
+
+
+class StopAt:
+    """Ends the run as a crash would, after some round."""
+
+    def __init__(self, round_):
+        self.at = round_
+
+    def start(self, setup, history):
+        pass
+
+    def round(self, record):
+        if record["round"] == self.at:
+            raise KeyboardInterrupt
+
+    def end(self, summary):
+        pass
+
+
+def comparable(directory):
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in RunDirectory.open(directory).history()]
+
+
+@pytest.mark.parametrize("stop", [0, 9, 10, 27, 58])
+@pytest.mark.parametrize("algorithm", ["efl", "fedavg"])
+def test_a_stopped_run_ends_like_one_never_stopped(tmp_path, algorithm, stop):
+    whole = train(algorithm=algorithm, out=tmp_path / "whole", **SETTINGS)
+    with pytest.raises(KeyboardInterrupt):
+        train(algorithm=algorithm, out=tmp_path / "stopped", observers=[StopAt(stop)], **SETTINGS)
+    went_on = resume(tmp_path / "stopped")
+    assert went_on.summary["model_sha256"] == whole.summary["model_sha256"]
+    assert comparable(tmp_path / "stopped") == comparable(tmp_path / "whole")
+    for key in ("bmta_global", "bmta_local", "bytes_up", "bytes_down", "rounds"):
+        assert went_on.summary[key] == whole.summary[key]
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
+    command = [sys.executable, "-m", "efl"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    options = [f"--set=training.{key}={value}" for key, value in SETTINGS.items()] + [
+        "--set=track.checkpoint_every=3",
+        "-q",
+    ]
+    options += ["--set=training.rounds=150"]
+    subprocess.run([*command, "run", *options, "--out", "whole"], cwd=tmp_path, env=environment, check=True)
+    expected = json.loads((tmp_path / "whole/summary.json").read_text())["model_sha256"]
+
+    metrics = tmp_path / "killed/metrics.jsonl"
+    rng = random.Random(0)
+    process = subprocess.Popen([*command, "run", *options, "--out", "killed"], cwd=tmp_path, env=environment)
+    kills = 0
+    for goal in (3, 40, 90):
+        while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < goal):
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.05)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        process = subprocess.Popen([*command, "resume", "killed", "-q"], cwd=tmp_path, env=environment)
+    assert process.wait() == 0
+    assert kills >= 2
+    assert json.loads((tmp_path / "killed/summary.json").read_text())["model_sha256"] == expected
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(out=tmp_path / "run", observers=[StopAt(25)], **SETTINGS)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "noise"])
+def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(stopped, damage):
+    newest = list_checkpoints(stopped / "checkpoint")[-1]
+    data = bytearray(newest.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+    broken = {"flip": data, "cut": data[:-100], "empty": b"", "noise": os.urandom(500)}[damage]
+    newest.write_bytes(broken)
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"round-000020.safetensors: damaged.*delete it to resume from round-000010"):
+        resume(stopped)
+    assert before == {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    newest.unlink()
+    assert resume(stopped).summary["rounds"] == 60
+
+
+def test_a_half_written_last_line_of_metrics_is_no_obstacle(stopped):
+    with open(stopped / "metrics.jsonl", "a") as file:
+        file.write('{"round": 26, "eta"')
+    assert resume(stopped).summary["rounds"] == 60
+
+
+def test_metrics_that_lack_rounds_are_named(stopped):
+    (stopped / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="damaged, it has 0 of 20 rounds"):
+        resume(stopped)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    done = train(out=tmp_path / "run", **SETTINGS)
+    again = resume(tmp_path / "run")
+    assert again.summary["model_sha256"] == done.summary["model_sha256"]
+    assert again.summary["bmta_local"] == done.summary["bmta_local"]
+
+
+def test_ones_own_objects_must_be_passed_again(tmp_path, digits):
+    with pytest.raises(KeyboardInterrupt):
+        train(digits, "linear", out=tmp_path / "run", observers=[StopAt(25)], **SETTINGS)
+    whole = train(digits, "linear", out=tmp_path / "whole", **SETTINGS)
+    with pytest.raises(UserError, match="data of your own"):
+        resume(tmp_path / "run")
+    assert resume(tmp_path / "run", federation=digits).summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="not a run directory"):
+        resume(tmp_path)

@@ -1,0 +1,213 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from efl import EFL, FedAvg, Federation, Fleet, UserError, train
+from efl.config import parse
+from efl.engine.coordinator import Coordinator
+from efl.engine.evaluate import global_accuracies, worst_decile
+from efl.engine.roster import Roster
+from efl.engine.run import own_spacing
+from efl.engine.setup import prepare
+from efl.engine.work import auto_rows, batch_indices, fisher_samples
+from efl.errors import DivergedError
+from efl.models import FlatModel, build
+from efl.wire import Message
+
+
+def assemble(federation, algorithm=None, fleet=None, **training):
+    experiment = parse({"federation": {"clients": len(federation)}, "training": training})
+    return prepare(experiment, federation, None, algorithm or EFL(density_up=0.05, density_down=0.05), fleet).assemble()
+
+
+def test_the_same_experiment_gives_the_same_model_twice(digits):
+    first, second = (train(digits, rounds=6, seed=3) for _ in range(2))
+    other = train(digits, rounds=6, seed=4)
+    assert first.summary["model_sha256"] == second.summary["model_sha256"]
+    assert first.summary["model_sha256"] != other.summary["model_sha256"]
+    strip = [{key: value for key, value in record.items() if key != "seconds"} for record in first.history]
+    assert strip == [{key: value for key, value in record.items() if key != "seconds"} for record in second.history]
+
+
+@pytest.mark.parametrize("algorithm", [EFL(density_up=0.05, density_down=0.05), FedAvg()])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_the_order_and_company_in_which_clients_run_do_not_matter(digits, algorithm, model):
+    def weights(shuffle):
+        experiment = parse({"federation": {"clients": 20}, "model": {"name": model}, "training": {"local_steps": 5}})
+        coordinator, host = prepare(experiment, digits, None, algorithm, Fleet(stragglers=0.5)).assemble()
+        answer = host.answer
+        rng = np.random.default_rng(0)
+
+        def one_by_one(requests, steps):
+            replies = {}
+            for client in rng.permutation(list(requests)).tolist():
+                replies |= answer({client: requests[client]}, steps)
+            return replies
+
+        if shuffle:
+            host.answer = one_by_one
+        for round_ in range(6):
+            coordinator.play(round_)
+        return coordinator.server.w
+
+    assert torch.equal(weights(shuffle=False), weights(shuffle=True))
+
+
+def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits):
+    coordinator, host = assemble(digits, fleet=Fleet(stragglers=0.0, inactive=0.0), cohort=3, local_steps=2)
+    whole_model = 4 * coordinator.model.n
+    seen: dict[int, int] = {}
+    real = coordinator.transport.exchange
+
+    def watched(round_, requests):
+        for client, blob in requests.items():
+            message = Message.from_bytes(blob, "request")
+            if client not in seen:
+                assert message.header["base"] == -1
+                assert len(blob) > whole_model
+            else:
+                assert message.header["base"] == seen[client] or len(blob) > whole_model
+            seen[client] = message.header["version"]
+        return real(round_, requests)
+
+    coordinator.transport.exchange = watched
+    for round_ in range(40):
+        before = coordinator.server.w
+        coordinator.play(round_)
+        assert torch.equal(host.w, before)
+    assert len(seen) == 20
+    assert sum(map(len, coordinator.log.blobs)) <= whole_model
+
+
+def test_a_damaged_reply_is_refused_and_the_round_goes_on(digits):
+    coordinator, _ = assemble(digits, fleet=Fleet(stragglers=0.0, inactive=0.0), cohort=5, local_steps=2)
+    real = coordinator.transport.exchange
+
+    def noisy(round_, requests):
+        exchange = real(round_, requests)
+        replies = dict(exchange.replies)
+        victim = min(replies)
+        replies[victim] = replies[victim][:-10] + b"0123456789"
+        return type(exchange)(replies, exchange.steps)
+
+    coordinator.transport.exchange = noisy
+    record = coordinator.play(0)
+    assert len(record.counted) == 4
+    assert "checksum" in next(iter(record.refused.values()))
+
+
+def test_replies_of_strangers_and_to_other_rounds_are_refused(digits):
+    coordinator, _ = assemble(digits, fleet=Fleet(stragglers=0.0, inactive=0.0), cohort=5, local_steps=2)
+    real, kept = coordinator.transport.exchange, {}
+
+    def replaying(round_, requests):
+        exchange = real(round_, requests)
+        replies = {**kept, **exchange.replies} if round_ == 0 else {**exchange.replies, **kept}
+        kept.update(exchange.replies)
+        return type(exchange)(replies, exchange.steps)
+
+    coordinator.transport.exchange = replaying
+    coordinator.play(0)
+    record = coordinator.play(1)
+    assert record.refused
+    assert set(record.counted).isdisjoint(record.refused)
+
+
+def test_divergence_is_reported_and_not_averaged_away(digits):
+    result = train(digits, "mlp", EFL(density_up=1.0, density_down=1.0), learning_rate=1e6, rounds=30, cohort=5)
+    assert result.summary["diverged"]
+    assert result.summary["rounds"] < 30
+    assert result.summary["diverged_reason"]
+    assert all(torch.isfinite(p).all() for p in result.model.parameters())
+
+
+def test_a_runaway_loss_is_divergence(digits):
+    coordinator, _ = assemble(digits)
+    with pytest.raises(DivergedError, match="training loss"):
+        Coordinator._train_loss(coordinator, {0: type("R", (), {"loss": 1e9})()}, 3)
+
+
+def test_training_stops_at_the_target_accuracy(digits):
+    result = train(
+        digits, "linear", FedAvg(), Fleet(stragglers=0, inactive=0), rounds=200, cohort=20, target_accuracy=0.8
+    )
+    assert result.summary["rounds"] == result.summary["rounds_to_target"] < 200
+    assert result.summary["final_mean_accuracy"] >= 0.8
+    assert result.summary["bmta_local"] is not None
+
+
+def test_answer_rates_are_one_where_everybody_answered_and_learn_otherwise():
+    roster = Roster.of(np.array([1, 1, 1]))
+    assert (roster.answer_rates() == 1.0).all()
+    roster.asked[:], roster.answered[:] = 50, 50
+    assert (roster.answer_rates() == 1.0).all()
+    roster.asked[:], roster.answered[:] = 1000, [1000, 500, 100]
+    assert np.allclose(roster.answer_rates(), [1.0, 0.5, 0.1], atol=0.01)
+
+
+def test_accuracy_is_measured_on_each_clients_own_test_data():
+    x = torch.eye(2).repeat(10, 1)
+    federation = Federation(
+        x, torch.zeros(20).long(), [np.arange(0, 8)] * 2, [np.arange(8, 20, 2), np.arange(9, 20, 2)], 2
+    )
+    model = FlatModel(nn.Linear(2, 2, bias=False))
+    right_for_the_first_only = torch.tensor([1.0, 0.0, 0.0, 1.0])
+    accuracies = global_accuracies(model, federation, right_for_the_first_only, model.buffers)
+    assert accuracies.tolist() == [1.0, 0.0]
+
+
+def test_worst_decile():
+    assert worst_decile([0.2, 0.4] + [1.0] * 18) == pytest.approx(0.3)
+    assert worst_decile([0.5]) == 0.5
+
+
+def test_batches_go_through_all_samples_before_any_comes_again():
+    indices = batch_indices(np.arange(100, 107), 3, 5, np.random.default_rng(0))
+    assert indices.shape == (3, 5)
+    order = indices.reshape(-1)
+    assert sorted(order[:7]) == sorted(order[7:14]) == list(range(100, 107))
+
+
+def test_fisher_samples_are_all_there_are_up_to_the_limit_each_with_equal_weight():
+    chosen, weights = fisher_samples([np.arange(3), np.arange(10, 18)], 5, [np.random.default_rng(0)] * 2)
+    assert chosen.shape == (2, 5)
+    assert sorted(chosen[0, :3].tolist()) == [0, 1, 2]
+    assert weights[0].tolist() == pytest.approx([1 / 3] * 3 + [0, 0])
+    assert weights.sum(1).tolist() == pytest.approx([1, 1])
+
+
+def test_rows_are_chosen_by_the_size_of_the_model():
+    assert auto_rows(FlatModel(build("linear", (60,), 10, 0)), 10) == 10
+    assert auto_rows(FlatModel(build("mlp200", (784,), 10, 0)), 10) == 1
+    assert auto_rows(FlatModel(build("cnn", (1, 8, 8), 10, 0)), 10) == 1
+
+
+def test_dropout_draws_from_the_clients_own_stream(digits):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10))
+    torch.manual_seed(1)
+    first = train(digits, module, rounds=3, cohort=5)
+    torch.manual_seed(2)
+    assert train(digits, module, rounds=3, cohort=5).summary["model_sha256"] == first.summary["model_sha256"]
+
+
+def test_looks_at_own_models_cost_about_a_tenth():
+    training = parse({}).training
+    assert own_spacing(training, 50) == 50
+    assert own_spacing(training, 10) == 10
+    assert own_spacing(training, 1000) == 1000
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [(nn.Linear(3, 10), "does not take samples"), (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "10 classes")],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused(digits, module, message):
+    with pytest.raises(UserError, match=message):
+        train(digits, module, rounds=1)
+
+
+def test_custom_module_and_tensors(tiny):
+    result = train(tiny, nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), "fedavg", rounds=30, cohort=6)
+    assert result.summary["bmta_global"] > 0.6
+    assert result.model(torch.randn(2, 4)).shape == (2, 3)
