@@ -178,9 +178,9 @@ def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]
     finally:
         for display in displays:
             display.close()
-    page = write_report(RunDirectory.open(directory))
     console.print(summary_table(result.summary))
-    console.print(f"Report: {page}", soft_wrap=True)
+    if result.history:
+        console.print(f"Report: {write_report(RunDirectory.open(directory))}", soft_wrap=True)
     if result.summary["diverged"]:
         raise typer.Exit(1)
 

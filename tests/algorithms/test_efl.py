@@ -248,7 +248,22 @@ def test_the_field_sums_what_clients_sent():
     assert np.allclose(told.displacement, [3.0 / 4 - 1.0, 3.0 - 2.0])
 
 
-@pytest.mark.parametrize("settings", [{"fisher": "empirical"}, {"fisher": "true"}, {"scope": "whole"}, {"weighting": "A"}, {"weighting": "B"}, {"weighting": "C"}, {"step": "explicit", "elasticity": 0.01}, {"participation": "self-normalised"}, {"field": "dense"}, {"scale_at": "server"}, {"echo": False}])  # fmt: skip
+OPTIONS = [
+    {"fisher": "empirical"},
+    {"fisher": "true"},
+    {"scope": "whole"},
+    {"weighting": "A"},
+    {"weighting": "B"},
+    {"weighting": "C"},
+    {"step": "explicit", "elasticity": 0.01},
+    {"participation": "self-normalised"},
+    {"field": "dense"},
+    {"scale_at": "server"},
+    {"echo": False},
+]
+
+
+@pytest.mark.parametrize("settings", OPTIONS)
 def test_every_option_learns(digits, settings):
     result = train(digits, "linear", EFL(**({"density_up": 0.1, "density_down": 0.1} | settings)), rounds=40, cohort=10)
     assert not result.summary["diverged"]

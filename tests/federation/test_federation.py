@@ -10,7 +10,7 @@ def test_digits_has_all_its_samples_in_the_right_shape():
     assert federation.input_shape == (1, 8, 8)
     assert federation.classes == 10
     assert sum(map(len, federation.train)) + sum(map(len, federation.test)) == 1797
-    assert 0 <= federation.x.min() and federation.x.max() <= 1
+    assert (federation.x.min(), federation.x.max()) == (0.0, 1.0)
 
 
 def test_synthetic_is_as_fedprox_describes_it():

@@ -65,9 +65,8 @@ def prepare(
         made = make(Fleet, experiment.fleet, "fleet")
         assert isinstance(made, Fleet)
         fleet = made
-    experiment = experiment.with_values(
-        algorithm={"name": _name(experiment, algorithm), **_settings(algorithm)}, fleet=_settings(fleet)
-    )
+    spelt_out = {"name": _name(experiment, algorithm), **_settings(algorithm)}
+    experiment = experiment.model_copy(update={"algorithm": spelt_out, "fleet": _settings(fleet)})
     section, seed = experiment.federation, experiment.training.seed
     if federation is None:
         if section.dataset == CUSTOM:

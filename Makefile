@@ -1,0 +1,37 @@
+# `make demo` and `make test` need Python ≥ 3.11 and make; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint docs clean
+
+demo: .venv/.installed ## train EFL on irregular clients and show the result
+	$(BIN)/efl run
+
+test: .venv/.installed-dev ## all tests
+	$(BIN)/pytest -n 2
+
+lint: .venv/.installed-dev ## style and types
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+docs: .venv/.installed ## make the pictures and tables of docs/ anew (half an hour)
+	$(BIN)/efl paper ablation --out runs/ablation-full
+	cp runs/ablation-full/figure.png docs/ablation.png
+	cp runs/ablation-full/table.md docs/ablation-table.md
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "elastic-fl needs Python 3.11 or newer; say which with: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+.venv/.installed-dev: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@ .venv/.installed
+
+clean:
+	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,183 @@
+"""The command, as a user types it."""
+
+import json
+
+import pytest
+
+from efl.cli import main
+
+SMALL = ["--set=training.rounds=3", "--set=training.local_steps=3", "--set=training.cohort=5"]
+
+
+@pytest.fixture
+def efl(monkeypatch, tmp_path, capsys):
+    """Run the command in an empty folder; returns exit code, output and error text."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["efl", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code or 0, captured.out, captured.err
+
+    return call
+
+
+def test_run_leaves_a_directory_and_says_what_came_out(efl, tmp_path):
+    code, out, _ = efl("run", *SMALL)
+    assert code == 0
+    assert "best mean accuracy" in out
+    assert "bytes up / down" in out
+    assert "runs/efl-digits-1/report.html" in out.replace("\n", "")
+    assert json.loads((tmp_path / "runs/efl-digits-1/summary.json").read_text())["rounds"] == 3
+    assert efl("run", *SMALL)[0] == 0
+    assert (tmp_path / "runs/efl-digits-2").exists()
+
+
+def test_a_run_can_be_run_again_from_its_own_config(efl, tmp_path):
+    efl("run", *SMALL, "--set", "algorithm.name=efl:paper", "--out", "first")
+    code, _, _ = efl("run", "first/config.toml", "--out", "second")
+    assert code == 0
+    first, second = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("first", "second"))
+    assert first["model_sha256"] == second["model_sha256"]
+    assert second["algorithm"] == "efl:paper"
+
+
+def test_an_experiment_file(efl, tmp_path):
+    (tmp_path / "exp.toml").write_text('[algorithm]\nname = "efl"\npreset = "paper"\n[training]\nrounds = 2\n')
+    assert efl("run", "exp.toml", "--set=training.local_steps=2", "--out=out", "-q")[0] == 0
+    assert json.loads((tmp_path / "out/summary.json").read_text())["algorithm"] == "efl:paper"
+
+
+def test_compare_writes_one_table_and_goes_on_when_asked_again(efl, tmp_path):
+    command = [
+        "compare",
+        *SMALL,
+        "--algorithms=efl,fedavg",
+        "--seeds=2",
+        "--out=cmp",
+        "--workers=1",
+        "--set=algorithm.density_up=0.1",
+    ]
+    assert efl(*command)[0] == 0
+    assert {path.name for path in (tmp_path / "cmp").iterdir()} >= {
+        "efl-seed0", "efl-seed1", "fedavg-seed0", "fedavg-seed1", "report.html", "curves.png", "table.md",
+    }  # fmt: skip
+    stamp = (tmp_path / "cmp/efl-seed0/summary.json").stat().st_mtime_ns
+    assert efl(*command)[0] == 0
+    assert (tmp_path / "cmp/efl-seed0/summary.json").stat().st_mtime_ns == stamp
+    code, _, err = efl(*command, "--set=training.batch_size=7")
+    assert code == 2
+    assert "another experiment" in err
+
+
+def test_report_of_one_and_of_several(efl, tmp_path):
+    efl("run", *SMALL, "--out=a", "-q")
+    efl("run", *SMALL, "--out=b", "-q", "--set=algorithm.name=fedavg")
+    (tmp_path / "a/report.html").unlink()
+    assert efl("report", "a")[0] == 0
+    assert (tmp_path / "a/report.html").exists()
+    assert efl("report", "a", "b")[0] == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_resume_of_a_finished_run_says_so(efl):
+    efl("run", *SMALL, "--out=a", "-q")
+    code, out, _ = efl("resume", "a", "-q")
+    assert code == 0
+    assert "finished" in out
+
+
+def test_data_list(efl):
+    code, out, _ = efl("data", "list")
+    assert code == 0
+    assert "digits" in out
+    assert "synthetic" in out
+
+
+def test_ablation_smoke(efl, tmp_path):
+    code, out, _ = efl("paper", "ablation", "--scale=smoke", "--out=abl", "--workers=1")
+    assert code == 0
+    assert "ours" in out
+    assert (tmp_path / "abl/figure.png").stat().st_size > 10_000
+    assert "(5) E/s instead of a_E/a_s" in (tmp_path / "abl/table.md").read_text()
+
+
+def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):
+    code, out, _ = efl("run", "--set=training.learning_rate=1e7", "--set=algorithm.density_up=1", "--out=a", "-q")
+    assert code == 1
+    assert "diverged" in out
+    assert json.loads((tmp_path / "a/summary.json").read_text())["diverged"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set=training.roundz=3"], "unknown key training.roundz; did you mean training.rounds?"),
+        (["--set=trainin.rounds=3"], "unknown key trainin; did you mean training?"),
+        (["--set=algorithm.densty_up=0.1"], "did you mean algorithm.density_up?"),
+        (["--set=fleet.straglers=0.1"], "did you mean fleet.stragglers?"),
+        (["--set=rounds=3"], "write section.key=value"),
+        (["--set=training=3"], "write section.key=value"),
+        (["--set=federation.dataset=imagenet"], "unknown dataset 'imagenet'; choose one of: digits, synthetic"),
+        (["--set=federation.partition=stripes"], "unknown partition 'stripes'"),
+        (["--set=federation.partition=classes:11"], "more classes a client than there are (10)"),
+        (["--set=federation.partition=natural"], "owner per sample"),
+        (["--set=federation.clients=2000"], "too few"),
+        (["--set=federation.clients=0"], "federation.clients"),
+        (["--set=training.cohort=51"], "training.cohort is 51, but there are only 50 clients"),
+        (["--set=training.rounds=-1"], "training.rounds"),
+        (["--set=training.learning_rate=nan"], "training.learning_rate"),
+        (["--set=algorithm.density_up=0"], "algorithm.density_up"),
+        (["--set=algorithm.density_down=1.5"], "algorithm.density_down"),
+        (["--set=algorithm.elasticity=-1"], "algorithm.elasticity"),
+        (["--set=algorithm.name=fedfoo"], "unknown algorithm 'fedfoo'; choose one of: efl, fedavg, fedprox"),
+        (["--set=algorithm.name=efl:best"], "unknown preset 'best' of efl; choose one of: paper"),
+        (["--set=model.name=transformer"], "unknown model 'transformer'"),
+        (["--set=model.name=cnn", "--set=federation.dataset=synthetic:1,1"], "needs images"),
+        (["--set=fleet.stragglers=2"], "fleet.stragglers"),
+        (["--set=fleet.inactive=[0.1,0.2]"], "2 probabilities for 50 clients"),
+        (["--set=engine.device=tpu"], "engine.device"),
+        (["missing.toml"], "missing.toml: no such file"),
+        (["bad.toml"], "bad.toml: not valid TOML"),
+        (["flat.toml"], "training is a section, not a value"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_code_2(efl, tmp_path, arguments, message):
+    (tmp_path / "bad.toml").write_text("[training\nrounds = 3")
+    (tmp_path / "flat.toml").write_text("training = 3")
+    before = sorted(tmp_path.iterdir())
+    code, out, err = efl("run", *arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_directory_with_another_run_is_left_alone(efl, tmp_path):
+    efl("run", *SMALL, "--out=a", "-q")
+    before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    code, _, err = efl("run", *SMALL, "--out=a")
+    assert code == 2
+    assert "already holds a run" in err
+    assert before == {path: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("mine")
+    assert "is not empty" in efl("run", *SMALL, "--out=other")[2]
+
+
+def test_a_damaged_checkpoint_is_one_line(efl, tmp_path):
+    efl("run", *SMALL, "--out=a", "-q")
+    (tmp_path / "a/summary.json").unlink()
+    next((tmp_path / "a/checkpoint").iterdir()).write_bytes(b"rubbish")
+    code, _, err = efl("resume", "a")
+    assert code == 2
+    assert "damaged" in err
+    assert err.count("\n") == 1
+
+
+def test_resume_of_nothing(efl):
+    code, _, err = efl("resume", "nowhere")
+    assert (code, "not a run directory" in err) == (2, True)

@@ -1,0 +1,49 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from efl import Experiment, UserError, load_experiment
+from efl.config import parse
+
+
+def test_the_default_experiment_is_the_documented_one():
+    experiment = Experiment()
+    assert (experiment.federation.dataset, experiment.federation.clients) == ("digits", 50)
+    assert (experiment.training.rounds, experiment.training.cohort, experiment.training.local_steps) == (100, 10, 20)
+    assert experiment.algorithm_name == "efl"
+
+
+@given(
+    rounds=st.integers(1, 10**6),
+    rate=st.floats(1e-6, 10),
+    target=st.one_of(st.none(), st.floats(0, 1)),
+    seed=st.integers(0, 2**31),
+)
+def test_an_experiment_survives_its_file(rounds, rate, target, seed):
+    import tomllib
+
+    training = {"rounds": rounds, "learning_rate": rate, "seed": seed} | (
+        {} if target is None else {"target_accuracy": target}
+    )
+    experiment = parse({"training": training, "algorithm": {"name": "efl", "weight_cap": float("inf")}})
+    assert parse(tomllib.loads(experiment.to_toml())) == experiment
+
+
+def test_overrides_are_typed_like_toml_and_bare_words_are_strings():
+    experiment = load_experiment(
+        None, ["training.rounds=7", "federation.dataset=synthetic:1,1", "fleet.inactive=[0.1, 0.2]", 'model.name="mlp"']
+    )
+    assert experiment.training.rounds == 7
+    assert experiment.federation.dataset == "synthetic:1,1"
+    assert experiment.fleet["inactive"] == [0.1, 0.2]
+    assert experiment.model.name == "mlp"
+
+
+def test_a_preset_may_be_a_key_or_part_of_the_name():
+    for table in ({"name": "efl", "preset": "paper"}, {"name": "efl:paper"}):
+        assert parse({"algorithm": table}).algorithm_name == "efl:paper"
+
+
+def test_the_first_mistake_is_named():
+    with pytest.raises(UserError, match=r"training.batch_size"):
+        parse({"training": {"batch_size": 0}})

@@ -1,0 +1,147 @@
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from efl import train
+from efl.engine.files import RunDirectory
+from efl.errors import UserError
+from efl.track.figures import curve_panels, participation
+from efl.track.progress import LiveProgress, PlainProgress, progress_displays
+from efl.track.report import write_comparison, write_report
+from efl.track.tables import comparison_rows, markdown, summary_rows
+
+RECORDS = [
+    {"round": 0, "bytes_up": 10, "bytes_down": 20, "train_loss": 2.0, "clients": {"0": 4, "2": 1}, "counted": [0]},
+    {"round": 1, "bytes_up": 10, "bytes_down": 20, "train_loss": None, "clients": {"1": 0}, "counted": []},
+    {
+        "round": 2,
+        "bytes_up": 10,
+        "bytes_down": 20,
+        "train_loss": 1.0,
+        "clients": {"1": 4},
+        "counted": [1],
+        "accuracy": 0.5,
+    },
+]
+
+
+def test_curves_over_rounds_and_bytes():
+    over_rounds, over_bytes, loss, _ = curve_panels({"efl": [RECORDS]})
+    assert (over_rounds.series[0].x.tolist(), over_rounds.series[0].y.tolist()) == ([3.0], [0.5])
+    assert over_bytes.series[0].x.tolist() == [90 / 1e6]
+    assert (loss.series[0].x.tolist(), loss.series[0].y.tolist()) == ([1.0, 3.0], [2.0, 1.0])
+
+
+def test_seeds_make_a_band():
+    other = [{**record, "train_loss": (record["train_loss"] or 0) + 2} for record in RECORDS if record["round"] != 1]
+    loss = curve_panels({"efl": [RECORDS, other]})[2].series[0]
+    assert loss.y.tolist() == [3.0, 2.0]
+    assert (loss.low.tolist(), loss.high.tolist()) == ([2.0, 1.0], [4.0, 3.0])
+
+
+def test_participation_tells_not_asked_silent_partial_and_dropped():
+    who = participation(RECORDS, clients=3, local_steps=4)
+    assert np.array_equal(who.share, [[1, np.nan, np.nan], [np.nan, 0, 1], [0.25, np.nan, np.nan]], equal_nan=True)
+    assert who.dropped.tolist() == [[False] * 3, [False] * 3, [True, False, False]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs")
+    for algorithm in ("efl", "fedavg"):
+        train(algorithm=algorithm, rounds=6, evaluate_every=2, cohort=5, local_steps=4, out=path / algorithm)
+    return path
+
+
+def test_a_run_directory_has_what_it_promises(runs):
+    directory = runs / "efl"
+    write_report(RunDirectory.open(directory))
+    found = {path.name for path in directory.iterdir()}
+    assert found >= {
+        "config.toml",
+        "metrics.jsonl",
+        "summary.json",
+        "checkpoint",
+        "report.html",
+        "curves.png",
+        "participation.png",
+    }
+    assert len((directory / "metrics.jsonl").read_text().splitlines()) == 6
+    summary = json.loads((directory / "summary.json").read_text())
+    promised = """algorithm dataset seed rounds clients bmta_global bmta_local final_mean_accuracy worst_decile_accuracy
+    train_loss bytes_up bytes_down seconds samples_per_second peak_rss_mb diverged model_sha256"""
+    assert set(promised.split()) <= set(summary)
+    records = RunDirectory.open(directory).history()
+    assert summary["bytes_up"] == sum(record["bytes_up"] for record in records)
+    assert summary["bytes_down"] == sum(record["bytes_down"] for record in records)
+    assert summary["bmta_global"] == max(record["accuracy"] for record in records if "accuracy" in record)
+
+
+def test_the_report_is_self_contained_and_drawn_by_a_real_browser(runs, tmp_path):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on this machine")
+    for page, figures in (
+        (write_report(RunDirectory.open(runs / "efl")), ["curves", "participation"]),
+        (
+            write_comparison(tmp_path, {name: [RunDirectory.open(runs / name)] for name in ("efl", "fedavg")}),
+            ["curves"],
+        ),
+    ):
+        quiet = ["--disable-gpu", "--no-sandbox", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+        command = [
+            chromium,
+            "--headless",
+            *quiet,
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=8000",
+        ]
+        done = subprocess.run([*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+        dom = done.stdout.split("</script>")[-1] if not figures else done.stdout
+        for name in figures:
+            start = dom.index(f'id="{name}"')
+            assert "main-svg" in dom[start : start + 3000]
+        body = page.read_text().split("</head>")[1]
+        assert "http" not in body.replace("http://www.w3.org", "")
+        assert 'src="' not in body
+
+
+def test_a_run_without_rounds_has_no_report(tmp_path, runs):
+    shutil.copytree(runs / "efl", tmp_path / "empty")
+    (tmp_path / "empty/metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="no rounds"):
+        write_report(RunDirectory.open(tmp_path / "empty"))
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
+    assert isinstance(progress_displays(Console(force_terminal=True))[0], LiveProgress)
+    (plain,) = progress_displays(Console(force_terminal=False))
+    assert isinstance(plain, PlainProgress)
+    assert progress_displays(Console(), quiet=True) == []
+    train(rounds=2, evaluate_every=1, cohort=5, local_steps=2, observers=[plain])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "round    2/2" in lines[2]
+    for word in ("accuracy", "loss", "complete/incomplete/inactive", "↑", "↓"):
+        assert word in lines[2]
+
+
+def test_the_live_bar_shows_what_matters():
+    console = Console(force_terminal=True, width=160, record=True)
+    bar = LiveProgress(console)
+    train(rounds=3, evaluate_every=1, cohort=5, local_steps=2, observers=[bar])
+    text = console.export_text()
+    assert "3/3" in text
+    assert "complete/incomplete/inactive" in text
+
+
+def test_tables(runs):
+    summaries = {name: [RunDirectory.open(runs / name).read_summary()] for name in ("efl", "fedavg")}
+    header, rows = comparison_rows(summaries)
+    assert [row[0] for row in rows] == ["efl", "fedavg"]
+    assert markdown(header, rows).count("\n") == 4
+    assert dict(summary_rows(summaries["efl"][0]))["ended"] == "6 rounds"
