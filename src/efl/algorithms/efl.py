@@ -69,7 +69,7 @@ class EFL(Settings):
     server_applies
         What the server adds to its model: what it ``broadcast``, or the uncompressed ``aggregate``.
     scope
-        ST for each ``tensor`` by itself, or for the ``whole`` vector.
+        ST over the ``whole`` vector, or for each ``tensor`` by itself.
     field, field_density
         The elastic field travels ``dense``, at 64 bit a parameter, or ``sparse``: rounded, and in models of more than a
         few hundred parameters at the largest entries only. ``auto`` is dense in a direction that is not compressed.
@@ -89,7 +89,7 @@ class EFL(Settings):
     participation: Literal["unbiased", "self-normalised", "share"] = "unbiased"
     answer_rates: bool = True
     server_applies: Literal["broadcast", "aggregate"] = "broadcast"
-    scope: Literal["tensor", "whole"] = "tensor"
+    scope: Literal["tensor", "whole"] = "whole"
     field: Literal["auto", "sparse", "dense"] = "auto"
     field_density: Density = 0.02
     echo: bool = True

@@ -50,7 +50,7 @@ VARIANTS = (
     Variant("(6) p^k/π_k self-normalised", {"participation": "self-normalised"}),
     Variant("(7) no cap", {"weight_cap": float("inf")}),
     Variant("(8) dense field", {"field": "dense"}),
-    Variant("(9) ST over the whole vector", {"scope": "whole"}),
+    Variant("(9) ST for each tensor", {"scope": "tensor"}),
     Variant("(10) 20 % of replies lost, echo", {}, fleet=LOSSY),
     Variant("(10) 20 % of replies lost, no echo", {"echo": False}, fleet=LOSSY),
     Variant("all of it: preset paper", {}, "efl:paper"),

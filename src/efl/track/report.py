@@ -18,6 +18,10 @@ from efl.track.plots import SILENT, draw_panels, draw_participation
 from efl.track.tables import comparison_rows, summary_rows
 from efl.track.text import percent
 
+CAPTION = (
+    "A cell is a client asked in a round; its colour is the share of the local steps it did. Red: it did not answer. "
+    "A white cross: its work was not used. Empty: not asked."
+)
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -51,7 +55,7 @@ def write_report(directory: RunDirectory) -> Path:
     else:
         parts += [_lead(summary), _table(None, [list(row) for row in summary_rows(summary)])]
     parts += ["<h2>Curves</h2>", _figure(_plotly_panels(panels), "curves")]
-    parts += ["<h2>Who took part when</h2>", _figure(_plotly_participation(who), "participation")]
+    parts += ["<h2>Who took part when</h2>", f"<p>{CAPTION}</p>", _figure(_plotly_participation(who), "participation")]
     parts += [f"<details><summary>The experiment</summary><pre>{html.escape(experiment.to_toml())}</pre></details>"]
     return _write_page(directory.path / "report.html", title, parts)
 

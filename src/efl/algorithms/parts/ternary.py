@@ -51,12 +51,13 @@ def subtract(matrix: Tensor, sent: Sequence[Ternary]) -> Tensor:
 def top_positions(values: Tensor, count: int) -> list[NDArray[np.int64]]:
     """For each row of non-negative ``values``, the increasing positions of about its ``count`` largest, no zeros.
 
-    In long rows the threshold is that of every sixteenth entry: where the cut falls exactly is of no consequence here.
+    In long rows the threshold is that of every 17th entry (a prime, so that it meets all columns of a layer): where the
+    cut falls exactly is of no consequence here.
     """
     rows = values.numpy()
     if count >= rows.shape[1]:
         return [np.flatnonzero(row) for row in rows]
-    looked_at = rows[:, ::16] if rows.shape[1] >= LONG_ROW else rows
+    looked_at = rows[:, ::17] if rows.shape[1] >= LONG_ROW else rows
     threshold = _kth_largest(looked_at, max(1, count * looked_at.shape[1] // rows.shape[1]))
     return [np.flatnonzero(row >= least) for row, least in zip(rows, threshold, strict=True)]
 
