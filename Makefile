@@ -26,10 +26,12 @@ docs: .venv/.installed ## make the pictures and tables of docs/ anew (half an ho
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml | .venv/bin/pip
+	@echo 'Setting up .venv; this takes a minute or two the first time.'
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
 .venv/.installed-dev: pyproject.toml | .venv/bin/pip
+	@echo 'Setting up .venv; this takes a minute or two the first time.'
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ .venv/.installed
 

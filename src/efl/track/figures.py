@@ -82,22 +82,22 @@ def participation(history: Sequence[Record], clients: int, local_steps: int) -> 
 def _series(
     name: str, histories: Sequence[Sequence[Record]], key: str, over: str, colour: str, *, dashed: bool = False
 ) -> list[Series]:
-    curves = [_curve(history, key, over) for history in histories]
-    curves = [curve for curve in curves if len(curve[0])]
-    if not curves:
+    curves = [curve for history in histories if (curve := _curve(history, key, over))]
+    rounds = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
+    if not rounds:
         return []
-    length = min(len(x) for x, _ in curves)
-    xs = np.stack([x[:length] for x, _ in curves])
-    ys = np.stack([y[:length] for _, y in curves])
+    points = np.array([[curve[round_] for round_ in rounds] for curve in curves], dtype=np.float64)
+    x, ys = points[:, :, 0].mean(0), points[:, :, 1]
     low, high = (ys.min(0), ys.max(0)) if len(curves) > 1 else (None, None)
-    return [Series(name, xs.mean(0), ys.mean(0), low, high, dashed, colour)]
+    return [Series(name, x, ys.mean(0), low, high, dashed, colour)]
 
 
-def _curve(history: Sequence[Record], key: str, over: str) -> tuple[Array, Array]:
-    total, xs, ys = 0, [], []
+def _curve(history: Sequence[Record], key: str, over: str) -> dict[int, tuple[float, float]]:
+    """(x, y) by round, for the rounds that have a value."""
+    total, points = 0, {}
     for record in history:
         total += record["bytes_up"] + record["bytes_down"]
         if record.get(key) is not None:
-            xs.append(record["round"] + 1 if over == "rounds" else total / 1e6)
-            ys.append(record[key])
-    return np.array(xs, dtype=np.float64), np.array(ys, dtype=np.float64)
+            x = record["round"] + 1 if over == "rounds" else total / 1e6
+            points[record["round"]] = (x, record[key])
+    return points

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from efl.engine.files import Record
 from efl.engine.run import Observer
@@ -47,42 +49,45 @@ class _Totals:
         self.loss = record["train_loss"] if record["train_loss"] is not None else self.loss
         self.last = record
 
-    def line(self) -> str:
+    def state(self) -> str:
         last = self.last
         clients = f"{last.get('complete', 0)}/{last.get('incomplete', 0)}/{last.get('inactive', 0)}"
-        return (
-            f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  "
-            f"complete/incomplete/inactive {clients}  ↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
-        )
+        return f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  complete/incomplete/inactive {clients}"
+
+    def bytes(self) -> str:
+        return f"↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
 
 
 class LiveProgress:
-    """A bar that is redrawn every round."""
+    """A bar that is redrawn every round, and below it how the run stands; fits 80 columns."""
 
     def __init__(self, console: Console) -> None:
-        self.progress = Progress(
-            SpinnerColumn(),
+        self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[bytes]}"),
             TimeRemainingColumn(compact=True),
             console=console,
         )
+        self.live = Live(console=console, refresh_per_second=8)
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Show the bar, at the round the run stands at."""
-        experiment = setup.experiment
+        name, rounds = setup.experiment.algorithm_name, setup.experiment.training.rounds
         self.totals = _Totals(history)
-        self.task = self.progress.add_task(
-            experiment.algorithm_name, total=experiment.training.rounds, completed=len(history), state=""
-        )
-        self.progress.start()
+        self.task = self.bar.add_task(name, total=rounds, completed=len(history), bytes=self.totals.bytes())
+        self.live.start()
+        self._show()
+
+    def _show(self) -> None:
+        self.live.update(Group(self.bar, Text(self.totals.state())))
 
     def round(self, record: Record) -> None:
         """One further."""
         self.totals.add(record)
-        self.progress.update(self.task, advance=1, state=self.totals.line())
+        self.bar.update(self.task, advance=1, bytes=self.totals.bytes())
+        self._show()
 
     def end(self, summary: Record) -> None:
         """Leave the last state standing."""
@@ -90,7 +95,7 @@ class LiveProgress:
 
     def close(self) -> None:
         """Give the terminal back, also after an error."""
-        self.progress.stop()
+        self.live.stop()
 
 
 class PlainProgress:
@@ -111,7 +116,7 @@ class PlainProgress:
         """Tell the evaluated rounds."""
         self.totals.add(record)
         if "accuracy" in record:
-            line = f"round {record['round'] + 1:>4}/{self.rounds}  {self.totals.line()}"
+            line = f"round {record['round'] + 1:>4}/{self.rounds}  {self.totals.state()}  {self.totals.bytes()}"
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def end(self, summary: Record) -> None:

@@ -48,26 +48,15 @@ def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
 
 
 def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows as text."""
-    header = [
-        "algorithm",
-        "best global",
-        "best own",
-        "final",
-        "worst tenth",
-        "bytes up",
-        "bytes down",
-        "seconds",
-        "diverged",
-    ]
+    """Header and rows as text; accuracies in percent."""
+    header = ["algorithm", "global %", "own %", "final %", "worst %", "up", "down", "s"]
+    accuracies = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy")
     rows = [
         [
-            name,
-            *(_spread([s[key] for s in runs]) for key in ("bmta_global", "bmta_local", "final_mean_accuracy")),
-            _spread([s["worst_decile_accuracy"] for s in runs]),
-            *(bytes_text(mean(s[key] for s in runs)) for key in ("bytes_up", "bytes_down")),
-            f"{mean(s['seconds'] for s in runs):.1f}",
-            f"{sum(s['diverged'] for s in runs)} of {len(runs)}",
+            name + _diverged(runs),
+            *(_spread([run[key] for run in runs]) for key in accuracies),
+            *(bytes_text(mean(run[key] for run in runs)) for key in ("bytes_up", "bytes_down")),
+            f"{mean(run['seconds'] for run in runs):.0f}",
         ]
         for name, runs in groups.items()
     ]
@@ -80,8 +69,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def _diverged(runs: Sequence[Summary]) -> str:
+    count = sum(run["diverged"] for run in runs)
+    return f" ({count} of {len(runs)} diverged)" if count else ""
+
+
 def _spread(values: Sequence[float | None]) -> str:
     present = [100 * value for value in values if value is not None]
     if not present:
         return "–"
-    return f"{mean(present):.1f}" + (f" ± {stdev(present):.1f}" if len(present) > 1 else "") + " %"
+    return f"{mean(present):.1f}" + (f" ± {stdev(present):.1f}" if len(present) > 1 else "")
