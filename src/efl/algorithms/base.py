@@ -1,4 +1,4 @@
-"""What an algorithm is: hyper-parameters and five functions, no hidden state.
+"""What an algorithm is: hyper-parameters and a few functions, no hidden state.
 
 In the order things happen in a round: the server says something (`broadcast`), clients work (`local_update`),
 the server makes its next state and one payload by which every copy of the model changes (`aggregate`).
@@ -18,6 +18,7 @@ from efl.models import FlatModel, Rows
 from efl.wire import Payload
 
 Parts = dict[str, Payload]
+UploadTypes = dict[str, type[Payload]]
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,11 @@ class LocalWork:
 
 class Algorithm(Protocol):
     """A federated algorithm; implementations are frozen dataclasses of hyper-parameters."""
+
+    @property
+    def upload_types(self) -> UploadTypes:
+        """The parts of an upload and their kinds; a reply that has others is refused."""
+        ...
 
     @property
     def uses_incomplete(self) -> bool:

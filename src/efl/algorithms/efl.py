@@ -17,12 +17,12 @@ import torch
 from pydantic import Field as Constraint
 from torch import Tensor
 
-from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
+from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, StepKind, completion_scale
 from efl.algorithms.parts.ternary import sparsify_ternary, subtract, top_positions
 from efl.algorithms.parts.weights import inverse_probability, self_normalised
-from efl.errors import WireError
+from efl.errors import UserError, WireError
 from efl.models.fisher import exact_fisher
 from efl.validation import AtLeastOne, Density, NonNegative, Settings
 from efl.wire import Dense, Field, Payload, Ternary
@@ -77,7 +77,7 @@ class EFL(Settings):
         Whether clients take a lost upload back into their residual.
     """
 
-    elasticity: NonNegative = 1.0
+    elasticity: NonNegative = 0.3
     density_up: Density = 0.01
     density_down: Density = 0.01
     weighting: Literal["elastic", "A", "B", "C"] = "elastic"
@@ -93,6 +93,17 @@ class EFL(Settings):
     field: Literal["auto", "sparse", "dense"] = "auto"
     field_density: Density = 0.02
     echo: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scale_at == "server" and self.weighting == "elastic":
+            raise UserError("scale_at: the server cannot scale by a_E/a_s, only by E/s: set weighting to 'C' as well")
+
+    @property
+    def upload_types(self) -> UploadTypes:
+        """An update, and the field where there is elasticity."""
+        update: UploadTypes = {"update": Ternary if self.density_up < 1 else Dense}
+        return update | ({"field": Field} if self.elasticity > 0 else {})
 
     @property
     def uses_incomplete(self) -> bool:
@@ -166,9 +177,8 @@ class EFL(Settings):
         if complete or self.scale_at == "server" or self.weighting in ("A", "B"):
             return None
         pulled = field if self.weighting == "elastic" else None
-        scale = completion_scale(
-            pulled, settings.eta, self.elasticity, work.steps_done, settings.local_steps, work.model.n
-        )
+        eta, most = settings.eta, settings.local_steps
+        scale = completion_scale(pulled, eta, self.elasticity, work.steps_done, most, work.model.n, self.step)
         return scale.clamp_(max=self.weight_cap)
 
     def _updates(self, work: LocalWork, residual: Tensor, scale: Tensor | None) -> list[Parts]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
+from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
 from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.weights import by_samples
 from efl.validation import Settings
@@ -19,6 +19,11 @@ from efl.wire import Dense, Payload
 @dataclass(frozen=True)
 class FedAvg(Settings):
     """Federated averaging; it has no hyper-parameters of its own."""
+
+    @property
+    def upload_types(self) -> UploadTypes:
+        """Whole models."""
+        return {"update": Dense}
 
     @property
     def uses_incomplete(self) -> bool:

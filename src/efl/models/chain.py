@@ -22,13 +22,10 @@ class Chain:
     def of(cls, module: nn.Module) -> "Chain | None":
         """The chain ``module`` is, or None if it is not one (or has frozen or shared parameters)."""
         layers = _unroll("", module)
-        known = all(isinstance(layer, (nn.Linear, nn.Flatten, *ELEMENTWISE)) for _, layer in layers)
-        out_of_place = not any(getattr(layer, "inplace", False) for _, layer in layers)
-        flat = all(layer.start_dim == 1 for _, layer in layers if isinstance(layer, nn.Flatten))
         parameters = list(module.parameters())
         # parameters() yields a shared tensor once; the layers of a chain would count it twice.
         unshared = sum(len(list(layer.parameters())) for _, layer in layers) == len(parameters)
-        if known and out_of_place and flat and unshared and parameters and all(p.requires_grad for p in parameters):
+        if unshared and parameters and all(p.requires_grad for p in parameters) and all(_simple(m) for _, m in layers):
             return cls(layers)
         return None
 
@@ -49,8 +46,18 @@ class Chain:
         return x, linear
 
 
+def _simple(layer: nn.Module) -> bool:
+    """Whether the layer does just what its class says: no subclass, hook, parametrisation or in-place trick."""
+    plain = not (layer._forward_hooks or layer._forward_pre_hooks or getattr(layer, "inplace", False))
+    if type(layer) is nn.Linear:
+        return plain and {name for name, _ in layer.named_parameters()} <= {"weight", "bias"}
+    if type(layer) is nn.Flatten:
+        return plain and (layer.start_dim, layer.end_dim) == (1, -1)
+    return plain and type(layer) in ELEMENTWISE
+
+
 def _unroll(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    if not isinstance(module, nn.Sequential):
+    if type(module) is not nn.Sequential or module._forward_hooks or module._forward_pre_hooks:
         return [(prefix, module)]
     found: list[tuple[str, nn.Module]] = []
     for name, child in module.named_children():

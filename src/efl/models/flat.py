@@ -66,12 +66,15 @@ class FlatModel:
         self.buffer_layout = _lay_out(buffers)
         self.w = _flatten(parameters)
         self.buffers = _flatten(buffers).float()
-        if not bool(torch.isfinite(self.w).all()):
-            raise UserError("the model's initial parameters have NaN or infinity")
+        if not bool(torch.isfinite(self.w).all()) or not bool(torch.isfinite(self.buffers).all()):
+            raise UserError("the model's initial parameters or float buffers have NaN or infinity")
         self.n = len(self.w)
         self.chain = Chain.of(self.module)
         self.parameters = [p for _, p in parameters]
-        self._buffer_tensors = [b for _, b in buffers]
+        owners = dict(self.module.named_modules())
+        places = [name.rpartition(".") for name, _ in self.module.named_buffers()]
+        self._places = {path + dot + leaf: (owners[path], leaf) for path, dot, leaf in places}
+        self._untold = {name: b.clone() for name, b in self.module.named_buffers() if not b.is_floating_point()}
         self._bound: tuple[int, int] | None = None
 
     def rows(self, w: Tensor, count: int, buffers: Tensor | None = None, *, batched: bool = False) -> "Rows":
@@ -79,12 +82,26 @@ class FlatModel:
         return Rows(self, w, self.buffers if buffers is None else buffers, count, batched=batched)
 
     def place(self, parameters: list[Tensor], buffers: list[Tensor]) -> None:
-        """Let the module compute on these tensors, without copying them."""
+        """Let the module compute on these tensors, without copying them; other buffers start anew."""
         self._bound = None
         for parameter, view in zip(self.parameters, parameters, strict=True):
             parameter.data = view
-        for buffer, view in zip(self._buffer_tensors, buffers, strict=True):
-            buffer.data = view
+        for spec, view in zip(self.buffer_layout, buffers, strict=True):
+            self._set_buffer(spec.name, view)
+        for name, value in self._untold.items():
+            self._set_buffer(name, value.clone())
+
+    def _set_buffer(self, name: str, value: Tensor) -> None:
+        owner, leaf = self._places[name]
+        owner._buffers[leaf] = value
+
+    def collect_buffers(self, views: list[Tensor]) -> None:
+        """Bring home the values of buffers that the module replaced instead of changing them in place."""
+        for spec, view in zip(self.buffer_layout, views, strict=True):
+            owner, leaf = self._places[spec.name]
+            if (found := owner._buffers[leaf]) is not None and found is not view:
+                view.copy_(found)
+                owner._buffers[leaf] = view
 
     def outputs(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         """What the model at ``w`` answers to ``x``, in evaluation mode."""
@@ -152,8 +169,10 @@ class Rows:
     def _gradient_of_row(self, row: int, x: Tensor, y: Tensor) -> Tensor:
         module = self.use(row, training=True)
         loss = sample_losses(module(x), y).mean()
-        for view, grad in zip(self._gradient_views, torch.autograd.grad(loss, self.model.parameters), strict=True):
+        grads = torch.autograd.grad(loss, self.model.parameters, allow_unused=True, materialize_grads=True)
+        for view, grad in zip(self._gradient_views, grads, strict=True):
             view[row].copy_(grad)
+        self.model.collect_buffers(self._buffer_views[row])
         return loss.detach()
 
     def _gradient_of_chain(self, active: int, x: Tensor, y: Tensor) -> Tensor:

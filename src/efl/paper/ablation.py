@@ -43,8 +43,8 @@ VARIANTS = (
     Variant("(1) server adds the uncompressed aggregate", {"server_applies": "aggregate"}),
     Variant("(2) clients return Δ uncompressed", {"density_up": 1.0}),
     Variant("(3) explicit elastic step", {"step": "explicit"}),
-    Variant("(4) scaled at the server, residual included", {"scale_at": "server"}),
-    Variant("(5) E/s instead of a_E/a_s", {"weighting": "C"}),
+    Variant("(4, 5) E/s at the server, residual included", {"scale_at": "server", "weighting": "C"}),
+    Variant("(5) E/s at the client", {"weighting": "C"}),
     Variant("(6) weights p^k", {"participation": "share"}),
     Variant("(6) p^k/π_k without answer rates", {"answer_rates": False}),
     Variant("(6) p^k/π_k self-normalised", {"participation": "self-normalised"}),
@@ -68,6 +68,8 @@ VARIANTS = (
     Variant("uncompressed, elasticity 0", {"density_up": 1.0, "density_down": 1.0, "elasticity": 0.0}),
     Variant("FedAvg", {}, "fedavg"),
     Variant("FedProx", {}, "fedprox"),
+    Variant("FedProx, incomplete clients dropped", {"incomplete": "drop"}, "fedprox"),
+    Variant("elasticity 1", {"elasticity": 1.0}),
 )
 
 _SYNTHETIC: Mapping[str, Mapping[str, Any]] = {
@@ -117,6 +119,7 @@ def _experiment(
     table: Mapping[str, Mapping[str, Any]], variant: Variant, stragglers: float, seed: int, rounds: int | None
 ) -> Experiment:
     training = {**table["training"], "seed": seed} | ({"rounds": rounds} if rounds else {})
+    training["evaluate_own_every"] = training["rounds"]  # at the end only: the study is about the global model
     is_efl = variant.algorithm.partition(":")[0] == "efl"
     settings = {**(table["algorithm"] if is_efl else {}), **variant.settings}
     return parse(

@@ -66,19 +66,28 @@ class ElasticStep:
 
 
 def completion_scale(
-    field: ElasticField | None, eta: float, elasticity: float, steps_done: Tensor, local_steps: int, n: int
+    field: ElasticField | None,
+    eta: float,
+    elasticity: float,
+    steps_done: Tensor,
+    local_steps: int,
+    n: int,
+    kind: StepKind = "implicit",
 ) -> Tensor:
     """a_E / a_s per row and coordinate, (C, n), or (C, 1) without a field; a_s = Σ_{i=1..s} ρ^i, ρ = 1/(1 + ηλU).
 
     The displacement after s implicit steps under a constant gradient is proportional to a_s, so this is what
     turns the work of s steps into that of E; it is E/s where nothing pulls. Rows that are complete get exactly 1.
+    For explicit steps ρ is 1 − ηλU; where that is not positive the steps oscillate, and E/s must do.
     """
     plain = (local_steps / steps_done.clamp(min=1)).to(torch.float32).unsqueeze(1)
     if field is None:
         return plain
     index = torch.arange(n) if field.index is None else field.index
-    index, fisher = index[field.fisher > 0], field.fisher[field.fisher > 0]
-    rate = torch.log1p(fisher.double() * (eta * elasticity))  # −log ρ
+    strength = field.fisher.double() * (eta * elasticity)
+    pulled = (strength > 0) & (strength < (1 if kind == "explicit" else torch.inf))
+    index, strength = index[pulled], strength[pulled]
+    rate = torch.log1p(strength) if kind == "implicit" else -torch.log1p(-strength)  # −log ρ
     whole = torch.expm1(-local_steps * rate)
     scale = plain.repeat(1, n)
     for row, done in enumerate(steps_done.tolist()):

@@ -63,10 +63,16 @@ def top_positions(values: Tensor, count: int) -> list[NDArray[np.int64]]:
 
 
 def _largest(magnitude: Matrix, count: int) -> NDArray[np.bool_]:
-    """A mask of the ``count`` largest entries of each row, zeros never; ties at the threshold are all in."""
+    """A mask of the ``count`` largest entries of each row, zeros never; of ties at the threshold the first are in."""
     if count >= magnitude.shape[1]:
         return magnitude > 0
-    return magnitude >= _kth_largest(magnitude, count)[:, None]
+    threshold = _kth_largest(magnitude, count)
+    mask: NDArray[np.bool_] = magnitude >= threshold[:, None]
+    excess = np.count_nonzero(mask, axis=1) - count
+    for row in np.flatnonzero(excess > 0):
+        tied = np.flatnonzero(magnitude[row] == threshold[row])
+        mask[row, tied[len(tied) - excess[row] :]] = False
+    return mask
 
 
 def _kth_largest(magnitude: Matrix, count: int) -> NDArray[np.float32]:
@@ -78,7 +84,5 @@ def _kth_largest(magnitude: Matrix, count: int) -> NDArray[np.float32]:
 def _means(magnitudes: NDArray[np.float32], cuts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """How many magnitudes lie between neighbouring cuts, and their mean; 0 where there are none."""
     counts = np.diff(cuts)
-    if not len(magnitudes):
-        return counts, np.zeros(len(counts), dtype=np.float32)
-    sums = np.add.reduceat(magnitudes, np.minimum(cuts[:-1], len(magnitudes) - 1))
+    sums = np.add.reduceat(np.append(magnitudes, np.float32(0)), cuts[:-1])
     return counts, np.where(counts > 0, sums / np.maximum(counts, 1), 0).astype(np.float32)
