@@ -79,7 +79,9 @@ def test_report_of_one_and_of_several(efl, tmp_path):
     assert efl("report", "a")[0] == 0
     assert (tmp_path / "a/report.html").exists()
     assert efl("report", "a", "b")[0] == 0
-    assert (tmp_path / "report.html").exists()
+    assert (tmp_path / "runs/report-1/report.html").exists()
+    code, _, err = efl("compare", *SMALL, "--out=a")
+    assert (code, "already holds a run" in err) == (2, True)
 
 
 def test_resume_of_a_finished_run_says_so(efl):
@@ -101,7 +103,7 @@ def test_ablation_smoke(efl, tmp_path):
     assert code == 0
     assert "ours" in out
     assert (tmp_path / "abl/figure.png").stat().st_size > 10_000
-    assert "(5) E/s instead of a_E/a_s" in (tmp_path / "abl/table.md").read_text()
+    assert "(5) E/s at the client" in (tmp_path / "abl/table.md").read_text()
 
 
 def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):

@@ -42,7 +42,7 @@ SetOption = Annotated[
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Where files go; default: a new one below runs/.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-WorkersOption = Annotated[int | None, typer.Option(help="Runs at a time; default: one for each core.")]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: one for each core.")]
 
 
 @app.command()
@@ -63,9 +63,12 @@ def resume(directory: Annotated[Path, typer.Argument(help="A run directory.")], 
     """Go on with a run that was stopped, whatever stopped it."""
     from efl.api import resume as resume_run
     from efl.engine.files import RunDirectory
+    from efl.track.tables import summary_table
 
-    if RunDirectory.open(directory).read_summary() is not None:
-        console.print(f"{directory} is finished; there is nothing left to do.")
+    if (summary := RunDirectory.open(directory).read_summary()) is not None:
+        _say(f"{directory} is finished; there is nothing left to do.")
+        console.print(summary_table(summary))
+        return
     _play(directory, quiet, lambda displays: resume_run(directory, displays))
 
 
@@ -75,7 +78,7 @@ def compare(
     algorithms: Annotated[
         str, typer.Option(help="Names, separated by commas; name:preset for a preset.")
     ] = "efl,fedavg,fedprox",
-    seeds: Annotated[int, typer.Option(help="Seeds for each algorithm.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each algorithm.")] = 1,
     set_: SetOption = None,
     out: OutOption = None,
     workers: WorkersOption = None,
@@ -90,18 +93,17 @@ def compare(
     experiment = load_experiment(file, set_ or [])
     where = out or new_directory(f"compare-{experiment.federation.dataset}")
     jobs = plan([name.strip() for name in algorithms.split(",") if name.strip()], experiment, seeds, where)
-    groups = _run_jobs(jobs, workers, quiet)
+    groups = _run_jobs(jobs, where, workers, quiet)
     (where / "table.md").write_text(markdown(*comparison_rows(groups)))
     page = write_comparison(where, directories(jobs))
     console.print(comparison_table(groups))
-    console.print(f"Report: {page}")
+    _say(f"Report: {page}")
 
 
 @app.command()
-def report(directories: Annotated[list[Path], typer.Argument(help="Run directories.")]) -> None:
-    """Write report.html and figures for a run; for several, one report that compares them, in the folder they share."""
-    import os
-
+def report(directories: Annotated[list[Path], typer.Argument(help="Run directories.")], out: OutOption = None) -> None:
+    """Write report.html and figures: for a run into its directory, for several one that compares them."""
+    from efl.comparison import new_directory, refuse_run_directory
     from efl.engine.files import RunDirectory
     from efl.track.report import write_comparison, write_report
 
@@ -112,8 +114,10 @@ def report(directories: Annotated[list[Path], typer.Argument(help="Run directori
         groups: dict[str, list[RunDirectory]] = {}
         for directory in runs:
             groups.setdefault(directory.experiment().algorithm_name, []).append(directory)
-        page = write_comparison(Path(os.path.commonpath([d.path.resolve().parent for d in runs])), groups)
-    console.print(f"Report: {page}")
+        where = out or new_directory("report")
+        refuse_run_directory(where)
+        page = write_comparison(where, groups)
+    _say(f"Report: {page}")
 
 
 @paper_app.command()
@@ -130,9 +134,9 @@ def ablation(
 
     where = out or Path("runs") / f"ablation-{scale}"
     jobs = study.plan(study.SCALES[scale], where)
-    _run_jobs(jobs, workers, quiet)
-    console.print(study.write(jobs, where))
-    console.print(f"Table and figures: {where}")
+    _run_jobs(jobs, where, workers, quiet)
+    _say(study.write(jobs, where))
+    _say(f"Table and figures: {where}")
 
 
 @data_app.command("list")
@@ -152,13 +156,13 @@ def data_list() -> None:
 
 @bench_app.command()
 def overhead(
-    repeats: Annotated[int, typer.Option(help="Rounds of each algorithm, alternating.")] = 60,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of each algorithm, alternating.")] = 60,
 ) -> None:
     """A round of EFL against a round of FedAvg on the same work."""
     from efl.bench.overhead import measure
 
     for line in measure(repeats):
-        console.print(str(line))
+        _say(str(line))
 
 
 def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]) -> None:
@@ -173,21 +177,27 @@ def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]
     except KeyboardInterrupt:
         for display in displays:
             display.close()
-        console.print(f"Stopped. Go on with: efl resume {directory}")
+        _say(f"Stopped. Go on with: efl resume {directory}")
         raise typer.Exit(130) from None
     finally:
         for display in displays:
             display.close()
     console.print(summary_table(result.summary))
     if result.history:
-        console.print(f"Report: {write_report(RunDirectory.open(directory))}", soft_wrap=True)
+        _say(f"Report: {write_report(RunDirectory.open(directory))}")
     if result.summary["diverged"]:
         raise typer.Exit(1)
 
 
-def _run_jobs(jobs: list[Job], workers: int | None, quiet: bool) -> dict[str, list[Record]]:
-    from efl.comparison import run_jobs
+def _say(text: str) -> None:
+    """A line as it is: no markup, no folding, so that a path can be copied."""
+    console.print(text, markup=False, soft_wrap=True)
 
+
+def _run_jobs(jobs: list[Job], where: Path, workers: int | None, quiet: bool) -> dict[str, list[Record]]:
+    from efl.comparison import refuse_run_directory, run_jobs
+
+    refuse_run_directory(where)
     with _counting(len(jobs), quiet) as done:
         return run_jobs(jobs, workers, done)
 

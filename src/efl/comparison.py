@@ -14,7 +14,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from efl.algorithms import find
 from efl.config import Experiment
@@ -141,6 +140,7 @@ def new_directory(name: str, parent: str | os.PathLike[str] = "runs") -> Path:
     return Path(parent) / f"{clean}-{number}"
 
 
-def as_table(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """The summaries, ready for JSON."""
-    return {label: [dict(summary) for summary in runs] for label, runs in groups.items()}
+def refuse_run_directory(path: Path) -> None:
+    """Raise `UserError` if a comparison would be written over a single run."""
+    if (path / "config.toml").exists():
+        raise UserError(f"{path} already holds a run; choose another --out")

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from efl import EFL, FedAvg, Federation, Fleet, UserError, train
+from efl import EFL, FedAvg, Federation, Fleet, UserError, resume, train
 from efl.config import parse
 from efl.engine.coordinator import Coordinator
 from efl.engine.evaluate import global_accuracies, worst_decile
@@ -200,7 +200,10 @@ def test_looks_at_own_models_cost_about_a_tenth():
 
 @pytest.mark.parametrize(
     ("module", "message"),
-    [(nn.Linear(3, 10), "does not take samples"), (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "10 classes")],
+    [
+        (nn.Linear(3, 10), "cannot be trained on batches of shape"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), "10 classes"),
+    ],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused(digits, module, message):
     with pytest.raises(UserError, match=message):
@@ -211,3 +214,87 @@ def test_custom_module_and_tensors(tiny):
     result = train(tiny, nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), "fedavg", rounds=30, cohort=6)
     assert result.summary["bmta_global"] > 0.6
     assert result.model(torch.randn(2, 4)).shape == (2, 3)
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Counting(nn.Module):
+    """Replaces a buffer instead of changing it in place, and has a parameter it does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.unused = nn.Linear(4, 3), nn.Parameter(torch.zeros(2))
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.seen = self.seen + 1
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(Residual(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)),
+        nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3), nn.Flatten(), nn.Linear(6, 3)),
+        Counting(),
+    ],
+)
+def test_unusual_modules_train_the_same_in_any_order(tiny, module):
+    def weights(reverse):
+        experiment = parse({"federation": {"clients": 6}, "training": {"cohort": 6, "local_steps": 3}})
+        coordinator, host = prepare(experiment, tiny, module, EFL(density_up=0.5, density_down=0.5), None).assemble()
+        answer = host.answer
+        if reverse:
+            host.answer = lambda requests, steps: {
+                k: v for c in sorted(requests, reverse=True) for k, v in answer({c: requests[c]}, steps).items()
+            }
+        for round_ in range(4):
+            coordinator.play(round_)
+        return torch.cat([coordinator.server.w, coordinator.buffers])
+
+    first = weights(reverse=False)
+    assert torch.equal(first, weights(reverse=True))
+    assert torch.isfinite(first).all()
+    if isinstance(module, Counting):
+        assert first[-1] <= 12  # three steps a round at most, averaged: not one count for all clients
+
+
+def test_a_reply_with_the_wrong_parts_is_refused(digits):
+    coordinator, _ = assemble(digits, fleet=Fleet(stragglers=0.0, inactive=0.0), cohort=5, local_steps=2)
+    real = coordinator.transport.exchange
+
+    def wrong(round_, requests):
+        exchange = real(round_, requests)
+        replies = dict(exchange.replies)
+        victim = Message.from_bytes(replies[min(replies)], "reply")
+        replies[min(replies)] = Message("reply", victim.header, {"update": victim.parts["field"]}).to_bytes()
+        other = Message.from_bytes(replies[max(replies)], "reply")
+        swapped = {"update": other.parts["field"], "field": other.parts["update"]}
+        replies[max(replies)] = Message("reply", other.header, swapped).to_bytes()
+        return type(exchange)(replies, exchange.steps)
+
+    coordinator.transport.exchange = wrong
+    record = coordinator.play(0)
+    assert len(record.counted) == 3
+    assert sorted(reason.split(" sent ")[1][:5] for reason in record.refused.values()) == ["Field", "['upd"]
+
+
+def test_resuming_with_another_model_says_so(tmp_path, digits):
+    class Stop:
+        def start(self, setup, history): ...
+
+        def round(self, record):
+            if record["round"] == 12:
+                raise KeyboardInterrupt
+
+        def end(self, summary): ...
+
+    with pytest.raises(KeyboardInterrupt):
+        train(digits, nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), out=tmp_path / "r", cohort=3, observers=[Stop()])
+    with pytest.raises(UserError, match="pass the model that the run was started with"):
+        resume(tmp_path / "r", federation=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 11)))

@@ -67,6 +67,8 @@ def load_checkpoint(directory: Path, coordinator: Coordinator, host: ClientHost)
         return 0
     try:
         return _restore(files[-1], coordinator, host)
+    except UserError:
+        raise
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         before = f"from {files[-2].name}" if len(files) > 1 else "from the first round"
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -82,7 +84,15 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
     if notes["sha256"] != _digest(tensors):
         raise ValueError("checksum does not match")
     if tensors["server.w"].shape != coordinator.server.w.shape:
-        raise ValueError(f"a model of {len(tensors['server.w'])} parameters, expected {len(coordinator.server.w)}")
+        raise UserError(
+            f"{path} holds a model of {len(tensors['server.w'])} parameters, but the one at hand has "
+            f"{len(coordinator.server.w)}; pass the model that the run was started with"
+        )
+    if len(tensors["roster.asked"]) != len(coordinator.roster.asked):
+        raise UserError(
+            f"{path} has {len(tensors['roster.asked'])} clients, but the federation at hand has "
+            f"{len(coordinator.roster.asked)}; pass the one that the run was started with"
+        )
     coordinator.server = ServerState(tensors["server.w"], _below("server.tensors.", tensors))
     coordinator.buffers = tensors["buffers"]
     coordinator.roster.restore(_below("roster.", tensors))

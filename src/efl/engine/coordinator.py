@@ -171,8 +171,14 @@ class Coordinator:
         steps, loss = int(reply.number("steps")), float(reply.number("loss"))
         if not 1 <= steps <= settings.local_steps or not math.isfinite(loss):
             raise WireError(f"client {client} reports impossible steps or loss")
+        expected = dict(self.algorithm.upload_types) | ({"buffers": Dense} if self.buffers.numel() else {})
+        if set(reply.parts) != set(expected):
+            raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
         lengths = {"buffers": len(self.buffers)}
         parts = {name: decode(blob, lengths.get(name, self.model.n)) for name, blob in reply.parts.items()}
+        for name, part in parts.items():
+            if not isinstance(part, expected[name]):
+                raise WireError(f"client {client} sent {type(part).__name__} as {name}")
         return Reply(steps, loss, parts)
 
     def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:
@@ -200,10 +206,14 @@ class Coordinator:
 
     def _apply(self, step: Payload) -> None:
         """Change the model by what the bytes of ``step`` say, and keep the bytes for those who will ask."""
+        if isinstance(step, Field):
+            raise TypeError("an algorithm must change the model by a Dense or a Ternary payload")
+        finite = bool(np.isfinite(step.values).all()) and bool(torch.isfinite(self.algorithm.model(self.server)).all())
+        if not finite:
+            raise DivergedError("the aggregate left the finite numbers")
         blob = encode(step)
         received = decode(blob, self.model.n)
-        if isinstance(received, Field):
-            raise TypeError("an algorithm must change the model by a Dense or a Ternary payload")
+        assert not isinstance(received, Field)
         w = torch.from_numpy(received.onto(self.server.w.numpy()))
         if not bool(torch.isfinite(w).all()):
             raise DivergedError("the model left the finite numbers")

@@ -71,7 +71,7 @@ class RunDirectory:
             summary: Record = json.loads(self.summary.read_text())
         except FileNotFoundError:
             return None
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, UnicodeDecodeError):
             raise UserError(f"{self.summary}: damaged; delete it and run: efl resume {self.path}") from None
         return summary
 
@@ -81,7 +81,7 @@ class RunDirectory:
 
     def history(self, rounds: int | None = None) -> list[Record]:
         """The metrics of the first ``rounds`` rounds (default: all), up to a line that a crash cut short."""
-        lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
+        lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
         records: list[Record] = []
         for line in lines:
             try:
@@ -91,7 +91,10 @@ class RunDirectory:
         if rounds is not None:
             records = records[:rounds]
             if len(records) < rounds:
-                raise UserError(f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds")
+                raise UserError(
+                    f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds; "
+                    f"delete {self.checkpoints} to start the run over"
+                )
         return records
 
 

@@ -142,9 +142,8 @@ class Run:
         if not any("own_accuracy" in record for record in history) and history:
             # Stopped before the first look at the clients' own models: look once, now.
             history[-1] |= self._evaluate_own(self.coordinator.settings(history[-1]["round"]))
-        evaluated = [record for record in history if "accuracy" in record]
         losses = [record["train_loss"] for record in history if record["train_loss"] is not None]
-        steps = sum(sum(record["clients"].values()) for record in history)
+        steps = sum(record["clients"][str(client)] for record in history for client in record["counted"])
         vector = setup.algorithm.model(self.coordinator.server)
         final = global_accuracies(setup.model, setup.federation, vector, self.coordinator.buffers)
         return {
@@ -156,8 +155,8 @@ class Run:
             "seed": self.training.seed,
             "rounds": len(history),
             "clients": len(setup.federation),
-            "bmta_global": _best(evaluated, "accuracy"),
-            "bmta_local": _best(evaluated, "own_accuracy"),
+            "bmta_global": _best(history, "accuracy"),
+            "bmta_local": _best(history, "own_accuracy"),
             "final_mean_accuracy": float(final.mean()),
             "worst_decile_accuracy": worst_decile(final),
             "train_loss": losses[-1] if losses else None,
@@ -190,11 +189,11 @@ class Run:
 def own_spacing(training: TrainingSection, clients: int) -> int:
     """Rounds between two looks at the clients' own models.
 
-    Each look trains every client for a round; by default they cost about a tenth of the training.
+    Each look trains every client for a round; by default they cost about a tenth of the training. They come with looks
+    at the global model, so what is asked for is rounded up to a multiple of those.
     """
-    if training.evaluate_own_every != "auto":
-        return training.evaluate_own_every
-    rounds = 10 * clients / training.cohort
+    wanted = training.evaluate_own_every
+    rounds = 10 * clients / training.cohort if wanted == "auto" else wanted
     return max(1, math.ceil(rounds / training.evaluate_every)) * training.evaluate_every
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from efl.algorithms import ALGORITHMS, Algorithm, create
@@ -16,7 +17,7 @@ from efl.engine.roster import Roster
 from efl.engine.transport import LocalTransport
 from efl.engine.work import Workshop, auto_rows
 from efl.errors import UserError
-from efl.federation import Federation, load
+from efl.federation import SOURCES, Federation, load
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
 from efl.models import FlatModel, build
@@ -62,6 +63,8 @@ def prepare(
     """Build what ``experiment`` names, taking the user's own objects where given."""
     algorithm = algorithm or create(experiment.algorithm_name, experiment.algorithm_settings)
     if fleet is None:
+        if experiment.fleet.get("straggler_steps") == CUSTOM:
+            raise UserError("this run has a distribution of steps of your own; pass it: efl.resume(DIR, fleet=…)")
         made = make(Fleet, experiment.fleet, "fleet")
         assert isinstance(made, Fleet)
         fleet = made
@@ -71,6 +74,9 @@ def prepare(
     if federation is None:
         if section.dataset == CUSTOM:
             raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
+        if section.partition == "auto":
+            experiment = experiment.with_values(federation={"partition": find_source(section.dataset).partition})
+            section = experiment.federation
         federation = load(
             section.dataset, section.clients, section.partition, test_fraction=section.test_fraction, seed=seed
         )
@@ -78,34 +84,48 @@ def prepare(
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
     fleet.check(len(federation))
     if module is None:
-        module = _network(experiment, federation, seed)
+        name = _network_name(experiment, federation)
+        module = build(name, federation.input_shape, federation.classes, torch_seed(seed, Purpose.MODEL))
     else:
-        experiment = experiment.with_values(model={"name": CUSTOM})
+        name = CUSTOM
+    experiment = experiment.with_values(model={"name": name})
     model = FlatModel(module)
-    _try_out(model, federation)
+    _try_out(model, federation, experiment.training.batch_size)
     return Setup(experiment, federation, model, algorithm, fleet)
 
 
-def _network(experiment: Experiment, federation: Federation, seed: int) -> nn.Module:
+def _network_name(experiment: Experiment, federation: Federation) -> str:
     name = experiment.model.name
     if name == CUSTOM:
         raise UserError("this run trains a model of your own; pass it: efl.resume(DIR, model=…)")
     if name == "auto":
-        name = "mlp" if federation.name == CUSTOM else find_source(federation.name).network
-    return build(name, federation.input_shape, federation.classes, torch_seed(seed, Purpose.MODEL))
+        source = SOURCES.get(federation.name.partition(":")[0])
+        name = source.network if source else "mlp"
+    return name
 
 
-def _try_out(model: FlatModel, federation: Federation) -> None:
+def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
     """A model that does not fit the data is the user's mistake; tell it as one line, before training."""
+    chosen = [i % len(federation.x) for i in range(batch_size)]
+    x, y = federation.x[chosen][None], federation.y[chosen][None]
     try:
-        outputs = model.outputs(model.w, model.buffers, federation.x[:2])
+        outputs = model.outputs(model.w, model.buffers, x[0])
+        with torch.random.fork_rng(devices=[]):
+            if outputs.dim() == 2 and outputs.shape[1] >= federation.classes:
+                model.rows(model.w, 1).gradient(1, x, y)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"the model does not take samples of shape {federation.input_shape}: {reason}") from None
+        shape = (batch_size, *federation.input_shape)
+        raise UserError(f"the model cannot be trained on batches of shape {shape}: {reason}") from None
     if outputs.dim() != 2 or outputs.shape[1] < federation.classes:
         raise UserError(
             f"the model gives outputs of shape {tuple(outputs.shape[1:])}; the data have {federation.classes} classes"
         )
+    if model.chain is not None:
+        try:
+            model.rows(model.w, 2, batched=True).gradient(2, x.repeat(2, *[1] * (x.dim() - 1)), y.repeat(2, 1))
+        except RuntimeError:
+            model.chain = None  # linear layers over more than one dimension run row by row
 
 
 def _name(experiment: Experiment, algorithm: Algorithm) -> str:
@@ -118,7 +138,7 @@ def _name(experiment: Experiment, algorithm: Algorithm) -> str:
 
 
 def _settings(value: object) -> Mapping[str, Any]:
-    """The fields of a settings object as they stand in a file; functions are told by their name."""
+    """The fields of a settings object as they stand in a file; a function of the user's own is `custom`."""
     fields = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
     plain = {key: list(item) if isinstance(item, tuple) else item for key, item in fields.items()}
-    return {key: getattr(item, "__name__", CUSTOM) if callable(item) else item for key, item in plain.items()}
+    return {key: CUSTOM if callable(item) else item for key, item in plain.items()}

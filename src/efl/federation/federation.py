@@ -38,12 +38,16 @@ class Federation:
         _check_samples(self.x, self.y, self.classes)
         if not self.train:
             raise UserError("the federation has no clients")
+        object.__setattr__(self, "train", [np.asarray(indices, dtype=np.int64) for indices in self.train])
+        object.__setattr__(self, "test", [np.asarray(indices, dtype=np.int64) for indices in self.test])
         for client, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
             if len(train) == 0 or len(test) == 0:
                 raise UserError(
                     f"client {client} has {len(train)} training and {len(test)} test samples; "
                     "every client needs at least one of each: use fewer clients or another partition"
                 )
+            if min(train.min(), test.min()) < 0 or max(train.max(), test.max()) >= len(self.x):
+                raise UserError(f"client {client} has sample indices outside 0 … {len(self.x) - 1}")
 
     @classmethod
     def from_tensors(
@@ -67,6 +71,8 @@ class Federation:
             raise UserError(f"{len(x)} samples but {len(y)} labels")
         if len(y) == 0:
             raise UserError("the data set has no samples")
+        if y.dim() != 1:
+            raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number a sample")
         if y.is_floating_point():
             raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
         if int(y.min()) < 0:
@@ -85,6 +91,7 @@ class Federation:
         """One ``(x, y)`` pair per client, each split into training and test data."""
         if not data:
             raise UserError("the federation has no clients")
+        data = [(torch.as_tensor(x), torch.as_tensor(y)) for x, y in data]
         for client, (x, y) in enumerate(data):
             if len(x) == 0 or len(x) != len(y):
                 raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels")
@@ -109,6 +116,8 @@ class Federation:
 
 
 def _check_samples(x: Tensor, y: Tensor, classes: int) -> None:
+    if len(x) != len(y):
+        raise UserError(f"{len(x)} samples but {len(y)} labels")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.dim() > 1 else int((~torch.isfinite(x)).sum())
         raise UserError(f"the data have NaN or infinity in {bad} of {len(x)} samples; clean or drop them first")

@@ -88,6 +88,8 @@ def _distribution(spec: str | StepsDistribution) -> StepsDistribution:
     kind, _, argument = str(spec).partition(":")
     try:
         numbers = [float(part) for part in argument.split(",")] if argument else []
+        if not all(np.isfinite(numbers)):
+            raise ValueError
         if kind == "uniform" and not numbers:
             return lambda rng, local_steps: int(rng.integers(local_steps))
         if kind == "constant" and len(numbers) == 1 and numbers[0] >= 0:

@@ -62,6 +62,7 @@ def write_report(directory: RunDirectory) -> Path:
 
 def write_comparison(path: Path, runs: Mapping[str, Sequence[RunDirectory]]) -> Path:
     """report.html and curves.png in ``path`` for several runs, grouped by label; the runs of a group are its seeds."""
+    path.mkdir(parents=True, exist_ok=True)
     histories = {name: [directory.history() for directory in directories] for name, directories in runs.items()}
     panels = curve_panels(histories)
     draw_panels(panels, path / "curves.png")

@@ -37,4 +37,6 @@ def averaged_increment(w: Tensor, uploads: Sequence[Payload], weights: Sequence[
             increment.index_add_(0, torch.from_numpy(upload.positions), values)
         elif isinstance(upload, Dense):
             increment.add_(torch.from_numpy(upload.values) - w, alpha=weight)
+        else:
+            raise TypeError(f"{type(upload).__name__} is no update")
     return increment
