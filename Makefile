@@ -19,6 +19,8 @@ docs: .venv/.installed ## make the pictures and tables of docs/ anew (half an ho
 	$(BIN)/efl paper ablation --out runs/ablation-full
 	cp runs/ablation-full/figure.png docs/ablation.png
 	cp runs/ablation-full/table.md docs/ablation-table.md
+	$(BIN)/efl compare --set fleet.stragglers=0.9 --seeds 3 --out runs/compare
+	cp runs/compare/curves.png docs/compare.png
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -19,6 +19,7 @@ LONG_ROW = 16_000
 def sparsify_ternary(matrix: Tensor, density: float, segments: Segments) -> list[Ternary]:
     """ST of each row of ``matrix`` (C, n), separately in every segment [start, stop) of the columns.
 
+    >>> import torch
     >>> sent = sparsify_ternary(torch.tensor([[3.0, -1.0, 0.5, -4.0]]), 0.5, [(0, 4)])[0]
     >>> sent.positions.tolist(), sent.values.tolist()
     ([0, 3], [3.5, -3.5])
