@@ -298,3 +298,18 @@ def test_resuming_with_another_model_says_so(tmp_path, digits):
         train(digits, nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), out=tmp_path / "r", cohort=3, observers=[Stop()])
     with pytest.raises(UserError, match="pass the model that the run was started with"):
         resume(tmp_path / "r", federation=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 11)))
+
+
+def test_lost_replies_that_are_taken_back_do_not_count_as_silence(digits):
+    """Otherwise the same loss would be made up for twice: by the client's residual, and by its weight."""
+
+    def rates(echo):
+        algorithm = EFL(density_up=0.05, density_down=0.05, echo=echo)
+        fleet = Fleet(stragglers=0.0, inactive=0.0, lost=0.4)
+        coordinator, _ = assemble(digits, algorithm, fleet, cohort=20, local_steps=1)
+        for round_ in range(60):
+            coordinator.play(round_)
+        return coordinator.roster.answer_rates().mean()
+
+    assert rates(echo=True) > 0.8
+    assert 0.55 < rates(echo=False) < 0.65

@@ -116,8 +116,8 @@ class EFL(Settings):
 
     @property
     def remembers(self) -> Sequence[str]:
-        """ST(Δ^k), to be taken back into R^k if it is lost."""
-        return ("update",) if self.echo and self.density_up < 1 else ()
+        """What was sent of Δ^k, to be taken back into R^k if it is lost."""
+        return ("update",) if self.echo else ()
 
     # Server, before a round
 

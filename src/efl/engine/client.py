@@ -7,6 +7,7 @@ copy of the model, the newest it has been told, from which each client starts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -62,10 +63,13 @@ class ClientHost:
         losses, finite = work.losses.tolist(), _finite_rows(work)
         replies: dict[int, bytes] = {}
         for row, client in enumerate(group):
-            header = {"round": settings.round, "client": client, "steps": steps[row], "loss": losses[row]}
+            header: dict[str, Any] = {"round": settings.round, "client": client}
+            header |= {"steps": steps[row], "loss": losses[row]}
             if not finite[row]:
                 replies[client] = Message("reply", {**header, "diverged": True}).to_bytes()
                 continue
+            if work.lost[row]:
+                header["recovered"] = True
             parts = _encoded(work, row, uploads[row])
             replies[client] = Message("reply", header, parts).to_bytes()
             kept = {name: parts[name] for name in self.algorithm.remembers}

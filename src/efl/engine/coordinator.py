@@ -59,11 +59,12 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's reply, checked and decoded."""
+    """A client's reply, checked and decoded; ``recovered`` if it makes up for one that was lost."""
 
     steps: int
     loss: float
     parts: Parts
+    recovered: bool
 
 
 @dataclass(eq=False)
@@ -179,7 +180,7 @@ class Coordinator:
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")
-        return Reply(steps, loss, parts)
+        return Reply(steps, loss, parts, bool(reply.header.get("recovered")))
 
     def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:
         shares, rates = self.roster.shares, self.roster.answer_rates()
@@ -198,9 +199,11 @@ class Coordinator:
         ]
 
     def _note_answers(self, selection: Selection, replies: Mapping[int, Reply], settings: RoundSettings) -> None:
+        """A reply that takes back a lost one counts for both: its weight must not make up for the same loss again."""
         answered = np.array(list(replies), dtype=np.int64)
         self.roster.asked[selection.clients] += 1
-        self.roster.answered[answered] += 1
+        self.roster.answered[answered] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
+        np.minimum(self.roster.answered, self.roster.asked, out=self.roster.answered)
         self.roster.version[answered] = self.log.version
         self.roster.accepted[answered] = settings.round
 
