@@ -15,10 +15,9 @@ lint: .venv/.installed-dev ## style and types
 	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 
-docs: .venv/.installed ## make the pictures and tables of docs/ anew (half an hour)
+docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs/ablation-full (half an hour)
 	$(BIN)/efl paper ablation --out runs/ablation-full
 	cp runs/ablation-full/figure.png docs/ablation.png
-	cp runs/ablation-full/table.md docs/ablation-table.md
 	$(BIN)/efl compare --set fleet.stragglers=0.9 --seeds 3 --out runs/compare
 	cp runs/compare/curves.png docs/compare.png
 
