@@ -15,7 +15,8 @@ from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.engine.state import NEVER, LastUpload, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
-from efl.wire import Dense, Message, decode, encode
+from efl.models import FlatModel
+from efl.wire import Dense, Field, Message, decode, encode
 
 WHOLE_MODEL = -1
 
@@ -90,7 +91,7 @@ class ClientHost:
         w = self.w.numpy()
         for blob in missed:
             payload = decode(blob, len(w))
-            if not hasattr(payload, "onto"):
+            if isinstance(payload, Field):
                 raise WireError("a broadcast must be a model or an increment")
             w = payload.onto(w)
         self.w, self.version = torch.from_numpy(w), version
@@ -98,10 +99,7 @@ class ClientHost:
     def _shared_parts(self, request: Message) -> Parts:
         """What every client of a round is told alike; decoded once."""
         if self._decoded[0] != request.parts:
-            model = self.workshop.model
-            lengths = {"buffers": len(model.buffers)}
-            parts = {name: decode(blob, lengths.get(name, model.n)) for name, blob in request.parts.items()}
-            self._decoded = (request.parts, parts)
+            self._decoded = (request.parts, decoded_parts(request.parts, self.workshop.model))
         return dict(self._decoded[1])
 
     def _settings(self, request: Message) -> RoundSettings:
@@ -110,7 +108,7 @@ class ClientHost:
             eta=float(request.number("eta")),
             local_steps=int(request.number("local_steps")),
             batch_size=int(request.number("batch_size")),
-            segments=[(spec.start, spec.stop) for spec in self.workshop.model.layout],
+            segments=self.workshop.model.segments,
         )
 
     def _lost(self, client: int, request: Message) -> Parts | None:
@@ -118,7 +116,12 @@ class ClientHost:
         last = self.store.last_upload(client)
         if last.round == int(request.number("accepted")):
             return None
-        return {name: decode(blob, self.workshop.model.n) for name, blob in last.parts.items()}
+        return decoded_parts(last.parts, self.workshop.model)
+
+
+def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel) -> Parts:
+    """The payloads of a message: vectors as long as the model, but for its float buffers."""
+    return {name: decode(blob, len(model.buffers) if name == "buffers" else model.n) for name, blob in blobs.items()}
 
 
 def train(algorithm: Algorithm, workshop: Workshop, group: list[int], work: LocalWork) -> list[Parts]:

@@ -18,7 +18,7 @@ from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, S
 from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.schedule import decaying
 from efl.algorithms.parts.weights import by_samples
-from efl.engine.client import WHOLE_MODEL
+from efl.engine.client import WHOLE_MODEL, decoded_parts
 from efl.engine.roster import Roster
 from efl.engine.state import NEVER
 from efl.engine.transport import Exchange, Transport
@@ -116,8 +116,7 @@ class Coordinator:
         """What clients are told about this round."""
         plan = self.plan
         eta = decaying(plan.learning_rate, plan.decay, round_)
-        segments = [(spec.start, spec.stop) for spec in self.model.layout]
-        return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, segments)
+        return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, self.model.segments)
 
     def _requests(self, selection: Selection, settings: RoundSettings) -> dict[int, bytes]:
         shared = {name: encode(payload) for name, payload in self.algorithm.broadcast(self.server).items()}
@@ -175,8 +174,7 @@ class Coordinator:
         expected = dict(self.algorithm.upload_types) | ({"buffers": Dense} if self.buffers.numel() else {})
         if set(reply.parts) != set(expected):
             raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
-        lengths = {"buffers": len(self.buffers)}
-        parts = {name: decode(blob, lengths.get(name, self.model.n)) for name, blob in reply.parts.items()}
+        parts = decoded_parts(reply.parts, self.model)
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")
