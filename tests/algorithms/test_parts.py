@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, completion_scale
-from efl.algorithms.parts.ternary import sparsify_ternary, subtract, top_positions
+from efl.algorithms.parts.ternary import LONG, largest, sparsify_ternary, subtract
 from efl.wire import Dense
 
 
@@ -59,9 +59,28 @@ def test_zeros_at_the_end_change_no_mean():
     assert [sent.scales.tolist() for sent in sparsify_ternary(rows, 1.0, [(0, 3)])] == [[5.0], [0.0]]
 
 
-def test_top_positions():
-    found = top_positions(torch.tensor([[0.0, 3.0, 1.0, 2.0], [0.0, 0.0, 5.0, 0.0]]), 2)
-    assert [row.tolist() for row in found] == [[1, 3], [2]]
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    n=st.integers(LONG, 3 * LONG),
+    share=st.floats(0.0001, 1.1),
+    kind=st.sampled_from(["plain", "heavy tail", "ties", "mostly zero", "sorted", "the sample sees only small ones"]),
+)
+def test_the_largest_of_many_are_those_a_stable_sort_finds(seed, n, share, kind):
+    magnitude = np.abs(np.random.default_rng(seed).standard_normal(n)).astype(np.float32)
+    if kind == "heavy tail":
+        magnitude **= 9
+    elif kind == "ties":
+        magnitude = np.rint(magnitude)
+    elif kind == "mostly zero":
+        magnitude[magnitude < 2] = 0
+    elif kind == "sorted":
+        magnitude.sort()
+    elif kind.startswith("the sample"):
+        magnitude[::17] *= 1e-3
+    count = max(1, int(n * share))
+    expected = np.sort(np.argsort(-magnitude, kind="stable")[:count])
+    assert largest(magnitude, count).tolist() == expected[magnitude[expected] > 0].tolist()
 
 
 def field(n=5):

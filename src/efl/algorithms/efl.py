@@ -20,7 +20,7 @@ from torch import Tensor
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, StepKind, completion_scale
-from efl.algorithms.parts.ternary import sparsify_ternary, subtract, top_positions
+from efl.algorithms.parts.ternary import largest, sparsify_ternary, subtract
 from efl.algorithms.parts.weights import inverse_probability, self_normalised
 from efl.errors import UserError, WireError
 from efl.models.fisher import exact_fisher
@@ -266,7 +266,7 @@ class EFL(Settings):
         u, c, w = fisher.numpy(), anchor.numpy(), reference.numpy()
         if self.field == "dense" or (self.field == "auto" and density == 1):
             return [Field(n, None, values, at_anchor - w) for values, at_anchor in zip(u, c, strict=True)]
-        chosen = top_positions(fisher, max(SMALL_FIELD, int(n * self.field_density)))
+        chosen = [largest(values, max(SMALL_FIELD, int(n * self.field_density))) for values in u]
         return [Field(n, at, u[row, at], c[row, at] - w[at]) for row, at in enumerate(chosen)]
 
 

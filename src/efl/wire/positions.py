@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from efl.errors import WireError
 
 Positions = NDArray[np.int64]
+_SHIFTS = np.arange(31, -1, -1, dtype=np.uint32)
 
 
 class PackedPositions(NamedTuple):
@@ -29,9 +30,9 @@ def pack_positions(positions: Positions) -> PackedPositions:
     count = len(positions)
     if count == 0:
         return PackedPositions(0, 0, b"", b"")
-    gaps = np.diff(positions, prepend=-1) - 1
+    gaps = _gaps(positions)
     width = _low_width(positions)
-    ends = np.cumsum((gaps >> width) + 1) - 1
+    ends = (gaps >> width).cumsum() + np.arange(count)
     unary = np.zeros(int(ends[-1]) + 1, dtype=np.uint8)
     unary[ends] = 1
     return PackedPositions(count, width, np.packbits(unary).tobytes(), _pack_low(gaps, width))
@@ -49,11 +50,19 @@ def unpack_positions(packed: PackedPositions, n: int) -> Positions:
         raise WireError(f"{count} positions announced, {len(ends)} found")
     if count == 0:
         return np.zeros(0, dtype=np.int64)
-    quotients = np.diff(ends, prepend=-1) - 1
-    positions = np.cumsum(((quotients << width) | _unpack_low(packed.low, count, width)) + 1) - 1
+    gaps = (_gaps(ends) << width) | _unpack_low(packed.low, count, width)
+    positions: Positions = gaps.cumsum() + np.arange(count)
     if positions[-1] >= n:
         raise WireError(f"position {positions[-1]} in a vector of {n}")
     return positions
+
+
+def _gaps(increasing: Positions) -> Positions:
+    """How many numbers are left out before each of the increasing ones, from 0 on."""
+    gaps = increasing.copy()
+    gaps[1:] -= increasing[:-1]
+    gaps[1:] -= 1
+    return gaps
 
 
 def _low_width(positions: Positions) -> int:
@@ -65,13 +74,13 @@ def _low_width(positions: Positions) -> int:
 def _pack_low(gaps: Positions, width: int) -> bytes:
     if width == 0:
         return b""
-    bits = np.unpackbits(gaps.astype(">u4").view(np.uint8).reshape(-1, 4), axis=1)
-    return np.packbits(bits[:, 32 - width :]).tobytes()
+    bits = gaps.astype(np.uint32)[:, None] >> _SHIFTS[32 - width :]
+    return np.packbits((bits & 1).astype(np.uint8)).tobytes()
 
 
 def _unpack_low(low: bytes, count: int, width: int) -> Positions:
     if width == 0:
         return np.zeros(count, dtype=np.int64)
-    bits = np.zeros((count, 32), dtype=np.uint8)
-    bits[:, 32 - width :] = np.unpackbits(np.frombuffer(low, dtype=np.uint8), count=count * width).reshape(count, width)
-    return np.packbits(bits, axis=1).view(">u4")[:, 0].astype(np.int64)
+    bits = np.unpackbits(np.frombuffer(low, dtype=np.uint8), count=count * width).reshape(count, width)
+    values: Positions = bits @ (np.int64(1) << _SHIFTS[32 - width :].astype(np.int64))
+    return values
