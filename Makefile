@@ -11,8 +11,8 @@ test: .venv/.installed-dev ## all tests
 	$(BIN)/pytest -n 2
 
 lint: .venv/.installed-dev ## style and types
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests scripts
+	$(BIN)/ruff format --check src tests scripts
 	$(BIN)/mypy
 
 docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs/ablation-full (half an hour)
