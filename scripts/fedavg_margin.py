@@ -3,8 +3,8 @@
     python scripts/fedavg_margin.py 30 60
 
 prints for every seed the best mean accuracy of FedAvg, of EFL at density 1, and of two models trained on all data
-in one place (L-BFGS): one that counts samples alike, as the objective does, and one that counts clients alike, as the measure
-does. The last two bound what any federated algorithm can hope for.
+in one place (L-BFGS): one that counts samples alike, as the objective does, and one that counts clients alike, as
+the measure does. The last two bound what any federated algorithm can hope for.
 """
 
 import sys

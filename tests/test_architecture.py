@@ -6,7 +6,7 @@ from pathlib import Path
 import efl
 
 ROOT = Path(efl.__file__).parent
-ANYONE = {"errors", "rng", "validation"}
+ANYONE = {"errors", "rng", "storage", "validation"}
 MAY_IMPORT = {
     "wire": set(),
     "federation": set(),
@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "track": {"engine"},
     "bench": {"engine", "algorithms", "config", "federation", "fleet"},
     "paper": {"comparison", "config", "engine", "track"},
+    "cli": {"api", "bench", "comparison", "config", "engine", "federation", "paper", "track"},
 }
 
 

@@ -30,6 +30,7 @@ class FederationSection(Section):
     dataset: str = "digits"
     clients: Count = 50
     partition: str = "auto"
+    data_dir: str | None = None
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
 

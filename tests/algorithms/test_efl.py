@@ -18,7 +18,7 @@ from efl.engine import client as client_module
 from efl.engine.roster import Roster
 from efl.engine.setup import prepare
 from efl.engine.work import batch_indices
-from efl.models import build
+from efl.models import Task, build
 from efl.rng import Purpose, stream, torch_seed
 from efl.wire import Dense, Field, Message, decode
 
@@ -41,7 +41,7 @@ def test_with_one_client_and_one_step_it_is_sgd_bit_for_bit(digits, name):
     algorithm = EFL(elasticity=0.0, **UNCOMPRESSED)
     result = train(federation, name, algorithm, COMPLETE, rounds=30, cohort=1, local_steps=1, decay=0.0)
 
-    module = build(name, (1, 8, 8), 10, torch_seed(0, Purpose.MODEL))
+    module = build(name, Task((1, 8, 8), 10), torch_seed(0, Purpose.MODEL))
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     for round_ in range(30):
         chosen = torch.from_numpy(batch_indices(samples, 1, 20, stream(0, Purpose.BATCHES, round_, 0))[0])

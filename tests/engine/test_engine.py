@@ -12,7 +12,7 @@ from efl.engine.run import own_spacing
 from efl.engine.setup import prepare
 from efl.engine.work import auto_rows, batch_indices, fisher_samples
 from efl.errors import DivergedError
-from efl.models import FlatModel, build
+from efl.models import FlatModel, Task, build
 from efl.wire import Message
 
 
@@ -178,9 +178,9 @@ def test_fisher_samples_are_all_there_are_up_to_the_limit_each_with_equal_weight
 
 
 def test_rows_are_chosen_by_the_size_of_the_model():
-    assert auto_rows(FlatModel(build("linear", (60,), 10, 0)), 10) == 10
-    assert auto_rows(FlatModel(build("mlp200", (784,), 10, 0)), 10) == 1
-    assert auto_rows(FlatModel(build("cnn", (1, 8, 8), 10, 0)), 10) == 1
+    assert auto_rows(FlatModel(build("linear", Task((60,), 10), 0)), 10) == 10
+    assert auto_rows(FlatModel(build("mlp200", Task((784,), 10), 0)), 10) == 1
+    assert auto_rows(FlatModel(build("cnn", Task((1, 8, 8), 10), 0)), 10) == 1
 
 
 def test_dropout_draws_from_the_clients_own_stream(digits):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from efl.models import FlatModel, build
+from efl.models import FlatModel, Task, build
 from efl.models.fisher import exact_fisher
 from efl.models.flat import sample_losses
 
@@ -21,9 +21,9 @@ def by_hand(model, w, x, y, weights):
 @pytest.mark.parametrize(
     ("module", "shape", "batched"),
     [
-        (build("mlp", (1, 8, 8), 10, 0), (1, 8, 8), True),
-        (build("mlp", (1, 8, 8), 10, 0), (1, 8, 8), False),
-        (build("cnn", (1, 8, 8), 10, 0), (1, 8, 8), False),
+        (build("mlp", Task((1, 8, 8), 10), 0), (1, 8, 8), True),
+        (build("mlp", Task((1, 8, 8), 10), 0), (1, 8, 8), False),
+        (build("cnn", Task((1, 8, 8), 10), 0), (1, 8, 8), False),
         (nn.Linear(5, 10), (5,), True),
     ],
 )
@@ -37,6 +37,18 @@ def test_exact_fisher_is_the_mean_of_squared_sample_gradients(module, shape, bat
     for row in range(2):
         expected = by_hand(model, rows.W[row], x[row], y[row], weights[row])
         assert torch.allclose(fisher[row], expected, rtol=1e-3, atol=1e-7)
+
+
+def test_exact_fisher_of_a_network_that_cannot_be_vectorised():
+    """An LSTM with a label at every position goes sample by sample; labels may be drawn, one a position."""
+    model = FlatModel(build("char_lstm", Task((5,), 7, 7), 0))
+    rows = model.rows(model.w, 1)
+    x, y, weights = torch.randint(0, 7, (1, 3, 5)), torch.randint(0, 7, (1, 3, 5)), torch.tensor([[0.5, 0.5, 0.0]])
+    fisher = exact_fisher(rows, x, y, weights)
+    assert torch.allclose(fisher[0], by_hand(model, model.w, x[0], y[0], weights[0]), rtol=1e-3, atol=1e-9)
+    drawn = exact_fisher(rows, x, y, weights, "model", [0])
+    assert drawn.shape == fisher.shape
+    assert not torch.equal(drawn, fisher)
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -59,7 +71,7 @@ def test_true_fisher_of_logistic_regression_meets_its_formula(batched):
 
 
 def test_true_fisher_labels_come_from_the_seed():
-    model = FlatModel(build("linear", (4,), 3, 0))
+    model = FlatModel(build("linear", Task((4,), 3), 0))
     rows = model.rows(torch.randn(model.n), 1, batched=True)
     x, y, weights = torch.randn(1, 30, 4), torch.zeros(1, 30, dtype=torch.long), torch.full((1, 30), 1 / 30)
     first, again, other = (exact_fisher(rows, x, y, weights, "model", [seed]) for seed in (1, 1, 2))

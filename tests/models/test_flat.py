@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from efl import UserError
-from efl.models import FlatModel, build
+from efl.models import FlatModel, Task, build
 
 
 class Skip(nn.Module):
@@ -51,7 +51,7 @@ def test_only_the_first_rows_are_computed_when_the_others_are_finished():
 
 def test_a_rows_result_does_not_depend_on_its_neighbours():
     """Bit for bit: so it is no matter in which order and company clients are run."""
-    model = FlatModel(build("mlp", (1, 8, 8), 10, 0))
+    model = FlatModel(build("mlp", Task((1, 8, 8), 10), 0))
     x, y = torch.rand(10, 20, 1, 8, 8), torch.randint(0, 10, (10, 20))
     together = model.rows(model.w, 10, batched=True)
     together.gradient(10, x, y)
@@ -116,15 +116,76 @@ def test_models_that_cannot_be_trained_are_refused(module, message):
 
 def test_networks_respect_their_seed_and_leave_the_global_generator_alone():
     state = torch.get_rng_state()
-    first, second, other = (FlatModel(build("cnn", (1, 8, 8), 10, seed)).w for seed in (0, 0, 1))
+    first, second, other = (FlatModel(build("cnn", Task((1, 8, 8), 10), seed)).w for seed in (0, 0, 1))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("linear", 650), ("mlp", 17226), ("mlp200", 55210), ("cnn", 13706)])
-def test_parameter_counts(name, parameters):
-    assert FlatModel(build(name, (1, 8, 8), 10, 0)).n == parameters
+DIGITS, MNIST, EMNIST = Task((1, 8, 8), 10), Task((1, 28, 28), 10), Task((1, 28, 28), 62)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "parameters"),
+    [
+        ("linear", DIGITS, 650),
+        ("mlp", DIGITS, 17_226),
+        ("mlp200", DIGITS, 55_210),
+        ("cnn", DIGITS, 13_706),
+        ("cnn", MNIST, 105_866),
+        ("vgg11", Task((3, 32, 32), 10), 865_482),  # as in Sattler et al. 2019
+        ("vgg11", Task((3, 32, 32), 100), 877_092),
+        ("resnet50", EMNIST, 23_626_238),
+        ("char_lstm", Task((80,), 97, 97), 97 * 8 + (8 + 256 + 2) * 1024 + (256 + 256 + 2) * 1024 + 257 * 97),
+        ("sentiment_lstm", Task((32,), 2, 10_000), 640_000 + (64 + 64 + 2) * 256 + 65 * 2),
+    ],
+)
+def test_parameter_counts(name, task, parameters):
+    assert sum(p.numel() for p in build(name, task, 0).parameters()) == parameters
+
+
+def test_resnet50_has_the_parameters_of_the_original_but_for_stem_and_classes():
+    """25,557,032 for ImageNet: a 7 × 7 stem of 3 channels and 1000 classes; GroupNorm has as many as BatchNorm."""
+    ours = sum(p.numel() for p in build("resnet50", EMNIST, 0).parameters())
+    assert ours - 9 * 64 - 2049 * 62 == 25_557_032 - 49 * 3 * 64 - 2049 * 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "x", "shape"),
+    [
+        ("vgg11", Task((3, 32, 32), 7), torch.randn(2, 3, 32, 32), (2, 7)),
+        ("resnet50", Task((1, 28, 28), 5), torch.randn(2, 1, 28, 28), (2, 5)),
+        ("char_lstm", Task((12,), 9, 9), torch.randint(0, 9, (2, 12)), (2, 12, 9)),
+        ("sentiment_lstm", Task((6,), 2, 50), torch.randint(0, 50, (2, 6)), (2, 2)),
+    ],
+)
+def test_networks_start_sensibly(name, task, x, shape):
+    """The first answers are near even odds: neither dead nor wild."""
+    model = FlatModel(build(name, task, 0))
+    outputs = model.outputs(model.w, model.buffers, x)
+    assert outputs.shape == shape
+    assert 1e-4 < outputs.std() < 3
+    assert torch.equal(model.w, FlatModel(build(name, task, 0)).w)
+
+
+def test_padding_does_not_change_a_sentiment():
+    network = build("sentiment_lstm", Task((6,), 2, 50), 0)
+    short = torch.tensor([[3, 4, 5, 0, 0, 0]])
+    assert torch.allclose(network(short), network(short[:, :3]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "message"),
+    [
+        ("vgg11", Task((1, 28, 28), 10), "images .* of 32 × 32 or more"),
+        ("cnn", Task((80,), 97, 97), "needs images"),
+        ("char_lstm", Task((1, 28, 28), 10), "needs sequences of tokens"),
+        ("mlp", Task((80,), 97, 97), "needs numbers, but samples are text"),
+    ],
+)
+def test_networks_that_do_not_suit_the_data_say_so(name, task, message):
+    with pytest.raises(UserError, match=message):
+        build(name, task, 0)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from torch import Tensor
 from efl.algorithms.base import ServerState
 from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator
-from efl.engine.files import write_atomically
 from efl.errors import UserError
+from efl.storage import write_atomically
 from efl.wire import BroadcastLog, Ledger
 
 FORMAT = 1

@@ -16,7 +16,7 @@ from efl.models import FlatModel
 from efl.rng import Purpose
 from efl.wire import decode, encode
 
-SAMPLES_AT_ONCE = 2048
+SAMPLES_AT_ONCE = 500
 Accuracies = NDArray[np.float64]
 
 
@@ -30,7 +30,7 @@ def global_accuracies(model: FlatModel, federation: Federation, w: Tensor, buffe
         ]
     )
     sizes = [len(test) for test in federation.test]
-    sums = np.add.reduceat(correct.astype(np.float64), np.cumsum([0, *sizes[:-1]]))
+    sums = np.add.reduceat(correct, np.cumsum([0, *sizes[:-1]]))
     accuracies: Accuracies = sums / sizes
     return accuracies
 
@@ -81,8 +81,9 @@ def worst_decile(accuracies: Sequence[float] | Accuracies) -> float:
 
 def _correct(
     model: FlatModel, w: Tensor, buffers: Tensor, federation: Federation, indices: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    chosen = torch.from_numpy(indices)
-    answers = model.outputs(w, buffers, federation.x[chosen]).argmax(-1)
-    correct: NDArray[np.bool_] = (answers == federation.y[chosen]).numpy()
+) -> Accuracies:
+    """How right the answer to each sample is: 0 or 1, for a sequence the share of its positions."""
+    x, y = federation.batch(torch.from_numpy(indices))
+    answers = model.outputs(w, buffers, x).argmax(-1)
+    correct: Accuracies = (answers == y).double().view(len(y), -1).mean(1).numpy()
     return correct

@@ -1,4 +1,4 @@
-"""A run directory, and writing files so that a reader never sees half of one."""
+"""A run directory: the files a run leaves."""
 
 from __future__ import annotations
 
@@ -10,23 +10,9 @@ from typing import Any
 
 from efl.config import Experiment, parse, read_toml
 from efl.errors import UserError
+from efl.storage import write_atomically
 
 Record = dict[str, Any]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``path`` whole or not at all, even if the machine stops in between."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 class RunDirectory:

@@ -22,9 +22,10 @@ from efl.config import TrainingSection
 from efl.engine.checkpoint import load_checkpoint, save_checkpoint
 from efl.engine.coordinator import RoundRecord
 from efl.engine.evaluate import global_accuracies, own_accuracies, worst_decile
-from efl.engine.files import MetricsFile, Record, RunDirectory, write_atomically
+from efl.engine.files import MetricsFile, Record, RunDirectory
 from efl.engine.setup import Setup
 from efl.errors import DivergedError
+from efl.storage import write_atomically
 
 
 class Observer(Protocol):

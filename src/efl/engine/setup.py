@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from efl.algorithms import ALGORITHMS, Algorithm, create
 from efl.config import CUSTOM, Experiment
@@ -20,7 +20,7 @@ from efl.errors import UserError
 from efl.federation import SOURCES, Federation, load
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
-from efl.models import FlatModel, build
+from efl.models import FlatModel, Task, build
 from efl.rng import Purpose, torch_seed
 from efl.validation import make
 
@@ -78,14 +78,20 @@ def prepare(
             experiment = experiment.with_values(federation={"partition": find_source(section.dataset).partition})
             section = experiment.federation
         federation = load(
-            section.dataset, section.clients, section.partition, test_fraction=section.test_fraction, seed=seed
+            section.dataset,
+            section.clients,
+            section.partition,
+            test_fraction=section.test_fraction,
+            seed=seed,
+            data_dir=section.data_dir,
         )
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
     fleet.check(len(federation))
     if module is None:
         name = _network_name(experiment, federation)
-        module = build(name, federation.input_shape, federation.classes, torch_seed(seed, Purpose.MODEL))
+        task = Task(federation.input_shape, federation.classes, federation.vocabulary)
+        module = build(name, task, torch_seed(seed, Purpose.MODEL))
     else:
         name = CUSTOM
     experiment = experiment.with_values(model={"name": name})
@@ -106,26 +112,32 @@ def _network_name(experiment: Experiment, federation: Federation) -> str:
 
 def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
     """A model that does not fit the data is the user's mistake; tell it as one line, before training."""
-    chosen = [i % len(federation.x) for i in range(batch_size)]
-    x, y = federation.x[chosen][None], federation.y[chosen][None]
+    x, y = (part[None] for part in federation.batch(torch.arange(batch_size) % len(federation.x)))
+    answer_shape = (*y.shape[1:], federation.classes)
     try:
         outputs = model.outputs(model.w, model.buffers, x[0])
         with torch.random.fork_rng(devices=[]):
-            if outputs.dim() == 2 and outputs.shape[1] >= federation.classes:
+            if _fits(outputs, answer_shape):
                 model.rows(model.w, 1).gradient(1, x, y)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
         shape = (batch_size, *federation.input_shape)
         raise UserError(f"the model cannot be trained on batches of shape {shape}: {reason}") from None
-    if outputs.dim() != 2 or outputs.shape[1] < federation.classes:
+    if not _fits(outputs, answer_shape):
         raise UserError(
-            f"the model gives outputs of shape {tuple(outputs.shape[1:])}; the data have {federation.classes} classes"
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])}; "
+            f"the data, with {federation.classes} classes, need {answer_shape[1:]}"
         )
     if model.chain is not None:
         try:
             model.rows(model.w, 2, batched=True).gradient(2, x.repeat(2, *[1] * (x.dim() - 1)), y.repeat(2, 1))
         except RuntimeError:
             model.chain = None  # linear layers over more than one dimension run row by row
+
+
+def _fits(outputs: Tensor, expected: tuple[int, ...]) -> bool:
+    """Whether the outputs have a score for every class, at every position if there are several."""
+    return outputs.dim() == len(expected) and outputs.shape[:-1] == expected[:-1] and outputs.shape[-1] >= expected[-1]
 
 
 def _name(experiment: Experiment, algorithm: Algorithm) -> str:

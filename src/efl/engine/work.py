@@ -65,12 +65,12 @@ class Workshop:
 
         def batch(step: int, active: int) -> tuple[Tensor, Tensor]:
             chosen = indices[:active, step]
-            return pool.x[chosen], pool.y[chosen]
+            return pool.batch(chosen)
 
         def samples(limit: int) -> tuple[Tensor, Tensor, Tensor, list[int]]:
             rngs = [stream(self.seed, Purpose.FISHER, settings.round, client) for client in clients]
             chosen, weights = fisher_samples([pool.train[client] for client in clients], limit, rngs)
-            return pool.x[chosen], pool.y[chosen], weights, [int(rng.integers(2**63)) for rng in rngs]
+            return *pool.batch(chosen), weights, [int(rng.integers(2**63)) for rng in rngs]
 
         rows = self.model.rows(start, len(clients), buffers, batched=self.batched)
         return LocalWork(rows, start, settings, np.asarray(steps, dtype=np.int64), state, lost, shared, batch, samples)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.errors import UserError
+from efl.federation.inputs import Inputs, inputs_for
 from efl.federation.partition import Indices, partition_samples, split_train_test
 from efl.rng import Purpose, stream
 
@@ -19,8 +22,13 @@ from efl.rng import Purpose, stream
 class Federation:
     """Clients and their data.
 
-    ``x`` and ``y`` hold every sample once; client ``k`` trains on ``x[train[k]]`` and is tested on
-    ``x[test[k]]``. Build one with :meth:`from_tensors`, :meth:`from_clients` or ``efl.load``.
+    ``x`` and ``y`` hold every sample once; client ``k`` trains on samples ``train[k]``, is tested on ``test[k]``.
+    ``y`` has one label a sample, or for sequences one a position. ``inputs`` makes of a batch of ``x`` what a network
+    takes; by default bytes become floats in [0, 1], other whole numbers are tokens. ``vocabulary`` is how many tokens
+    there are, where samples are text.
+
+    Build one with :meth:`from_tensors`, :meth:`from_clients`, :meth:`from_dataset`, :meth:`from_hugging_face` or
+    ``efl.load``.
 
     >>> f = Federation.from_tensors(torch.randn(80, 4), torch.arange(80) % 2, clients=4, partition="iid")
     >>> len(f), f.classes, int(f.sizes.sum())
@@ -33,11 +41,14 @@ class Federation:
     test: list[Indices]
     classes: int
     name: str = "custom"
+    inputs: Inputs | None = None
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         _check_samples(self.x, self.y, self.classes)
         if not self.train:
             raise UserError("the federation has no clients")
+        object.__setattr__(self, "inputs", self.inputs or inputs_for(self.x.dtype))
         object.__setattr__(self, "train", [np.asarray(indices, dtype=np.int64) for indices in self.train])
         object.__setattr__(self, "test", [np.asarray(indices, dtype=np.int64) for indices in self.test])
         for client, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
@@ -54,35 +65,39 @@ class Federation:
         cls,
         x: Tensor,
         y: Tensor,
-        clients: int,
-        partition: str = "iid",
+        clients: int | None = None,
+        partition: str = "auto",
         *,
         test_fraction: float = 0.2,
         seed: int = 0,
-        owners: Sequence[int] | None = None,
+        owners: Sequence[Any] | NDArray[Any] | None = None,
+        classes: int | None = None,
         name: str = "custom",
+        inputs: Inputs | None = None,
+        vocabulary: int | None = None,
     ) -> Federation:
         """Deal the samples ``x`` with labels ``y`` out to ``clients`` as ``partition`` says.
 
-        ``owners`` names the client of every sample, for ``partition="natural"``.
+        ``owners`` names the client of every sample (a number or a name); with them the partition is ``natural`` and
+        there are as many clients as owners, unless you say otherwise. Without them it is ``iid``.
         """
         x, y = torch.as_tensor(x), torch.as_tensor(y)
-        if len(x) != len(y):
-            raise UserError(f"{len(x)} samples but {len(y)} labels")
-        if len(y) == 0:
-            raise UserError("the data set has no samples")
-        if y.dim() != 1:
-            raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number a sample")
-        if y.is_floating_point():
-            raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
-        if int(y.min()) < 0:
-            raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())}")
-        labels = y.cpu().numpy().astype(np.int64)
-        owner_array = None if owners is None else np.asarray(owners)
+        labels = _labels(x, y)
+        owner_numbers = None if owners is None else np.unique(np.asarray(owners), return_inverse=True)[1].reshape(-1)
+        if owner_numbers is not None and len(owner_numbers) != len(x):
+            raise UserError(f"{len(x)} samples but {len(owner_numbers)} owners")
+        if partition == "auto":
+            partition = "iid" if owner_numbers is None else "natural"
+        if clients is None:
+            if owner_numbers is None or partition != "natural":
+                raise UserError("say how many clients there are to be, or give the owner of every sample")
+            clients = int(owner_numbers.max()) + 1
+        if y.dim() > 1 and partition not in ("iid", "natural"):
+            raise UserError(f"partition {partition!r} needs one label a sample; sequences are dealt iid or natural")
         rng = stream(seed, Purpose.PARTITION)
-        parts = partition_samples(labels, clients, partition, rng, owner_array)
+        parts = partition_samples(labels, clients, partition, rng, owner_numbers)
         train, test = split_train_test(labels, parts, test_fraction, rng)
-        return cls(x, y.long(), train, test, int(labels.max()) + 1, name)
+        return cls(x, y, train, test, classes or int(y.max()) + 1, name, inputs, vocabulary)
 
     @classmethod
     def from_clients(
@@ -97,22 +112,86 @@ class Federation:
                 raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels")
         owners = np.repeat(np.arange(len(data)), [len(y) for _, y in data])
         x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
-        return cls.from_tensors(
-            x, y, len(data), "natural", test_fraction=test_fraction, seed=seed, owners=list(owners), name=name
-        )
+        return cls.from_tensors(x, y, owners=owners, test_fraction=test_fraction, seed=seed, name=name)
+
+    @classmethod
+    def from_dataset(cls, dataset: Any, clients: int | None = None, partition: str = "auto", **more: Any) -> Federation:
+        """Any ``torch.utils.data.Dataset`` of ``(x, y)`` pairs; ``more`` as for :meth:`from_tensors`.
+
+        The items are read once and kept as tensors, images from PIL as bytes.
+        """
+        from efl.federation.own import samples_of
+
+        x, y = samples_of(dataset)
+        return cls.from_tensors(x, y, clients, partition, **more)
+
+    @classmethod
+    def from_hugging_face(
+        cls,
+        dataset: Any,
+        clients: int | None = None,
+        partition: Any = "auto",
+        *,
+        sample: str | None = None,
+        label: str | None = None,
+        owner: str | None = None,
+        **more: Any,
+    ) -> Federation:
+        """One split of a Hugging Face dataset; ``sample``, ``label`` and ``owner`` name its columns.
+
+        By default the first image or numeric list is the sample and the first class label the label. ``partition`` may
+        also be a partitioner of ``flwr_datasets``. ``more`` as for :meth:`from_tensors`.
+        """
+        from efl.federation.own import columns_of, dealt_by
+
+        x, y, owners = columns_of(dataset, sample, label, owner)
+        if not isinstance(partition, str):
+            owners, partition = dealt_by(partition, dataset), "natural"
+        return cls.from_tensors(x, y, clients, partition, owners=owners, **more)
 
     def __len__(self) -> int:
         return len(self.train)
 
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of these samples, as a network and its loss take them."""
+        assert self.inputs is not None
+        return self.inputs(self.x[indices]), self.y[indices].long()
+
     @cached_property
-    def sizes(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def sizes(self) -> NDArray[np.int64]:
         """Training samples per client, n_k."""
         return np.array([len(indices) for indices in self.train], dtype=np.int64)
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """How many samples of each class every client has, (clients, classes); of sequences, how many positions."""
+        y = self.y.reshape(len(self.y), -1).numpy()
+        counts = np.zeros((len(self), self.classes), dtype=np.int64)
+        for client, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
+            labels = y[np.concatenate([train, test])].reshape(-1)
+            counts[client] = np.bincount(labels, minlength=self.classes)
+        return counts
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.x.shape[1:])
+
+
+def _labels(x: Tensor, y: Tensor) -> Indices:
+    """One label a sample to deal and split by, checked; sequences have none, so they count as all of one kind."""
+    if len(x) != len(y):
+        raise UserError(f"{len(x)} samples but {len(y)} labels")
+    if len(y) == 0:
+        raise UserError("the data set has no samples")
+    if y.dim() not in (1, 2):
+        raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number a sample, or one a position")
+    if y.is_floating_point():
+        raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
+    if int(y.min()) < 0:
+        raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())}")
+    if y.dim() == 2:
+        return np.zeros(len(y), dtype=np.int64)
+    return y.cpu().numpy().astype(np.int64)
 
 
 def _check_samples(x: Tensor, y: Tensor, classes: int) -> None:

@@ -104,7 +104,7 @@ def _iid_counts(labels: Indices, clients: int, rng: np.random.Generator) -> Coun
 
 
 def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
-    """Exactly ``per_client`` classes for every client, classes shared by as equal numbers of clients as possible."""
+    """Exactly ``per_client`` classes for every client; a class is shared by clients in proportion to its size."""
     present = np.flatnonzero(class_sizes)
     if per_client > len(present):
         raise UserError(f"classes:{per_client} asks for more classes a client than there are ({len(present)})")
@@ -114,15 +114,7 @@ def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.ra
             f"use at least {-(-len(present) // per_client)} clients or more classes a client"
         )
     holders = np.zeros_like(class_sizes)
-    holders[present] = clients * per_client // len(present)
-    holders[rng.permutation(present)[: clients * per_client % len(present)]] += 1
-    scarce = present[class_sizes[present] < 2 * holders[present]]
-    if len(scarce):
-        label = int(scarce[0])
-        raise UserError(
-            f"class {label} has {class_sizes[label]} samples, too few for {holders[label]} clients "
-            "(each needs 2: one to train, one to test); use fewer clients or fewer classes a client"
-        )
+    holders[present] = _holders(class_sizes[present], clients, per_client, rng)
     # Havel–Hakimi: serving the classes with most places left first always completes the table.
     open_places = holders.copy()
     member = np.zeros((clients, len(class_sizes)), dtype=bool)
@@ -135,6 +127,27 @@ def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.ra
         who = rng.permutation(np.flatnonzero(member[:, label]))
         counts[who, label] = [len(part) for part in np.array_split(np.arange(class_sizes[label]), len(who))]
     return counts
+
+
+def _holders(sizes: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
+    """How many clients hold each class: in proportion to its size, at least one, each with two samples or more."""
+    places, most = clients * per_client, np.minimum(clients, sizes // 2)
+    if most.sum() < places or most.min() < 1:
+        raise UserError(
+            f"the samples are too few for {clients} clients of {per_client} classes: a client needs 2 of a class, "
+            "one to train and one to test; use fewer clients or fewer classes a client"
+        )
+    low, high = 0.0, float(places)
+    for _ in range(100):  # bisection for the share of a class that fills all places
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.clip(middle * sizes, 1, most).sum() < places else (low, middle)
+    ideal = np.clip(low * sizes, 1, most)
+    holders = np.floor(ideal + 1e-9).astype(np.int64)
+    luck = rng.permutation(len(sizes))
+    order = np.lexsort((luck, -(ideal - holders)))
+    order = order[holders[order] < most[order]]
+    holders[order[: places - holders.sum()]] += 1
+    return holders
 
 
 def _dirichlet_counts(class_sizes: Counts, clients: int, concentration: float, rng: np.random.Generator) -> Counts:

@@ -10,26 +10,34 @@ from efl.errors import UserError
 from efl.models.cnn import cnn
 from efl.models.flat import FlatModel, Rows
 from efl.models.linear import linear
+from efl.models.lstm import char_lstm, sentiment_lstm
 from efl.models.mlp import mlp
+from efl.models.resnet import resnet50
+from efl.models.task import Task
+from efl.models.vgg import vgg11
 
-__all__ = ["NETWORKS", "FlatModel", "Rows", "build"]
+__all__ = ["NETWORKS", "FlatModel", "Rows", "Task", "build"]
 
-NETWORKS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+NETWORKS: dict[str, Callable[[Task], nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
     "mlp200": partial(mlp, hidden=(200, 200)),
     "cnn": cnn,
+    "vgg11": vgg11,
+    "resnet50": resnet50,
+    "char_lstm": char_lstm,
+    "sentiment_lstm": sentiment_lstm,
 }
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+def build(name: str, task: Task, seed: int) -> nn.Module:
     """A network by name, initialised from ``seed`` alone.
 
-    >>> build("mlp", (1, 8, 8), 10, seed=0)[1]
+    >>> build("mlp", Task((1, 8, 8), classes=10), seed=0)[1]
     Linear(in_features=64, out_features=128, bias=True)
     """
     if name not in NETWORKS:
         raise UserError(f"unknown model {name!r}; choose one of: auto, {', '.join(NETWORKS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NETWORKS[name](input_shape, classes)
+        return NETWORKS[name](task)

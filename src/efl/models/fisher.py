@@ -1,19 +1,18 @@
 """The Fisher diagonal u = mean over samples of (∂ log p(y|x) / ∂w)², exactly, for a cohort.
 
 For chains of linear layers no per-sample gradient is ever formed: with δ the derivative by a layer's output
-and x its input, the squares sum to (δ²)ᵀ(x²). Other networks go through `torch.func`, sample by sample.
+and x its input, the squares sum to (δ²)ᵀ(x²). Other networks go through `torch.func`, or sample by sample.
 The third estimator, ``running``, needs no pass of its own: see `efl.algorithms.parts.elastic`.
 """
 
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from efl.errors import UserError
 from efl.models.chain import qualified
-from efl.models.flat import Rows, sample_losses
+from efl.models.flat import FlatModel, Rows, sample_losses
 
 SAMPLES_AT_ONCE = 32
 
@@ -42,9 +41,8 @@ def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
             outputs, _ = rows.model.chain.forward(rows.leaves(len(x)), x)
         else:
             outputs = torch.stack([rows.use(row, training=False)(x[row]) for row in range(len(x))])
-    uniform = torch.stack([torch.rand(x.shape[1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]).to(
-        outputs.device
-    )
+    draws = [torch.rand(outputs.shape[1:-1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    uniform = torch.stack(draws).to(outputs.device)
     below = outputs.softmax(-1).cumsum(-1) < uniform.unsqueeze(-1)
     return below.sum(-1).clamp_(max=outputs.shape[-1] - 1)
 
@@ -64,27 +62,43 @@ def _of_chain(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
 
 
 def _of_rows(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    module = rows.use(0, training=False)
-    names = [spec.name for spec in rows.model.layout]
+    result = torch.zeros_like(rows.W[: len(x)])
+    for row in range(len(x)):
+        module = rows.use(row, training=False)
+        recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())  # vmap takes 14 × as long there
+        squares = _one_by_one if recurrent else _at_once
+        try:
+            result[row] = squares(rows.model, module, x[row], y[row], weights[row])
+        except RuntimeError:  # vmap cannot do everything, such as layers that decide by values
+            result[row] = _one_by_one(rows.model, module, x[row], y[row], weights[row])
+    return result
+
+
+def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """Per-sample gradients by `torch.func`, some samples at a time."""
+    names = [spec.name for spec in model.layout]
+    parameters = dict(zip(names, (p.detach() for p in model.parameters), strict=True))
 
     def loss_of_one(parameters: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
         outputs = functional_call(module, parameters, (sample.unsqueeze(0),))
         return sample_losses(outputs, label.unsqueeze(0)).sum()
 
     per_sample = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
-    result = torch.zeros_like(rows.W[: len(x)])
-    for row in range(len(x)):
-        rows.use(row, training=False)
-        parameters = dict(zip(names, (p.detach() for p in rows.model.parameters), strict=True))
-        for start in range(0, x.shape[1], SAMPLES_AT_ONCE):
-            part = slice(start, start + SAMPLES_AT_ONCE)
-            try:
-                grads = per_sample(parameters, x[row, part], y[row, part])
-            except RuntimeError as error:
-                raise UserError(
-                    f"this network has no per-sample gradients ({str(error).splitlines()[0]}); use fisher='running'"
-                ) from error
-            weight = weights[row, part]
-            pieces = [torch.tensordot(weight, grads[name].square(), dims=1).reshape(-1) for name in names]
-            result[row] += torch.cat(pieces)
-    return result
+    total = torch.zeros(model.n)
+    for start in range(0, len(x), SAMPLES_AT_ONCE):
+        part = slice(start, start + SAMPLES_AT_ONCE)
+        grads = per_sample(parameters, x[part], y[part])
+        pieces = [torch.tensordot(weights[part], grads[name].square(), dims=1).reshape(-1) for name in names]
+        total += torch.cat(pieces)
+    return total
+
+
+def _one_by_one(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """The same by ordinary differentiation, a pass for each sample."""
+    total = torch.zeros(model.n)
+    for sample, label, weight in zip(x, y, weights.tolist(), strict=True):
+        if weight > 0:
+            loss = sample_losses(module(sample.unsqueeze(0)), label.unsqueeze(0)).sum()
+            grads = torch.autograd.grad(loss, model.parameters, allow_unused=True, materialize_grads=True)
+            total.add_(torch.cat([g.reshape(-1) for g in grads]).square_(), alpha=weight)
+    return total

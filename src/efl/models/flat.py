@@ -192,5 +192,7 @@ class Rows:
 
 
 def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of every sample, f_k before the mean."""
-    return F.cross_entropy(outputs, y, reduction="none")
+    """Cross-entropy of every sample, f_k before the mean; of a sequence, the mean over its positions."""
+    if y.dim() == 1:
+        return F.cross_entropy(outputs, y, reduction="none")
+    return F.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)

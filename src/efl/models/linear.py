@@ -4,10 +4,12 @@ from math import prod
 
 from torch import nn
 
+from efl.models.task import Task
 
-def linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+
+def linear(task: Task) -> nn.Module:
     """One linear layer over the flattened sample, started at zero: convex, so where it starts is no matter of luck."""
-    layer = nn.Linear(prod(input_shape), classes)
+    layer = nn.Linear(prod(task.numbers("linear")), task.classes)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     return nn.Sequential(nn.Flatten(), layer)

@@ -5,10 +5,12 @@ from math import prod
 
 from torch import nn
 
+from efl.models.task import Task
 
-def mlp(input_shape: tuple[int, ...], classes: int, hidden: tuple[int, ...] = (128, 64)) -> nn.Module:
+
+def mlp(task: Task, hidden: tuple[int, ...] = (128, 64)) -> nn.Module:
     """Linear layers with ReLU between them."""
-    sizes = (prod(input_shape), *hidden, classes)
+    sizes = (prod(task.numbers("mlp")), *hidden, task.classes)
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]

@@ -11,8 +11,9 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
-from efl.engine.files import Record, RunDirectory, write_atomically
+from efl.engine.files import Record, RunDirectory
 from efl.errors import UserError
+from efl.storage import write_atomically
 from efl.track.figures import Panel, Participation, curve_panels, participation
 from efl.track.plots import SILENT, draw_panels, draw_participation
 from efl.track.tables import comparison_rows, summary_rows

@@ -13,34 +13,29 @@ from numpy.typing import NDArray
 from efl.errors import UserError
 from efl.federation.federation import Federation
 from efl.federation.partition import Indices
+from efl.federation.sources.request import Request
 from efl.rng import Purpose, stream
 
 FEATURES = 60
 CLASSES = 10
 
 
-def load(dataset: str, clients: int, partition: str, test_fraction: float, seed: int) -> Federation:
+def load(request: Request) -> Federation:
     """``synthetic:ALPHA,BETA``; the natural partition keeps every client's own data."""
-    alpha, beta = _parameters(dataset)
-    if clients < 1:
-        raise UserError(f"clients must be at least 1, got {clients}")
+    alpha, beta = _parameters(request.dataset)
     deviation = np.arange(1.0, FEATURES + 1) ** -0.6
     xs, ys = [], []
-    for client in range(clients):
-        rng = stream(seed, Purpose.DATA, client=client)
+    for client in range(request.clients):
+        rng = stream(request.seed, Purpose.DATA, client=client)
         x, y = _client(rng, alpha, beta, deviation)
         xs.append(x)
         ys.append(y)
-    owners = np.repeat(np.arange(clients), [len(y) for y in ys])
+    owners = np.repeat(np.arange(request.clients), [len(y) for y in ys])
     return Federation.from_tensors(
         torch.from_numpy(np.concatenate(xs).astype(np.float32)),
         torch.from_numpy(np.concatenate(ys)),
-        clients,
-        partition,
-        test_fraction=test_fraction,
-        seed=seed,
-        owners=owners.tolist(),
-        name=dataset,
+        owners=owners,
+        **request.dealing,
     )
 
 

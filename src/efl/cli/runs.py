@@ -1,0 +1,120 @@
+"""efl run, resume, compare, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from efl.cli.common import (
+    FileArgument,
+    OutOption,
+    QuietOption,
+    SetOption,
+    WorkersOption,
+    console,
+    run_all,
+    say,
+)
+
+if TYPE_CHECKING:
+    from efl.engine.files import RunDirectory
+    from efl.engine.run import Result
+    from efl.track.progress import Display
+
+
+def run(file: FileArgument = None, set_: SetOption = None, out: OutOption = None, quiet: QuietOption = False) -> None:
+    """Run one experiment."""
+    from efl.api import run as run_experiment
+    from efl.comparison import new_directory
+    from efl.config import load_experiment
+
+    experiment = load_experiment(file, set_ or [])
+    name = f"{experiment.algorithm_name}-{experiment.federation.dataset}"
+    directory = out or new_directory(name)
+    _play(directory, quiet, lambda displays: run_experiment(experiment, directory, displays))
+
+
+def resume(directory: Annotated[Path, typer.Argument(help="A run directory.")], quiet: QuietOption = False) -> None:
+    """Go on with a run that was stopped, whatever stopped it."""
+    from efl.api import resume as resume_run
+    from efl.engine.files import RunDirectory
+    from efl.track.tables import summary_table
+
+    if (summary := RunDirectory.open(directory).read_summary()) is not None:
+        say(f"{directory} is finished; there is nothing left to do.")
+        console.print(summary_table(summary))
+        return
+    _play(directory, quiet, lambda displays: resume_run(directory, displays))
+
+
+def compare(
+    file: FileArgument = None,
+    algorithms: Annotated[
+        str, typer.Option(help="Names, separated by commas; name:preset for a preset.")
+    ] = "efl,fedavg,fedprox",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each algorithm.")] = 1,
+    set_: SetOption = None,
+    out: OutOption = None,
+    workers: WorkersOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Run the same experiment with several algorithms; one table, one report. Asked again, it goes on."""
+    from efl.comparison import directories, new_directory, plan
+    from efl.config import load_experiment
+    from efl.track.report import write_comparison
+    from efl.track.tables import comparison_rows, comparison_table, markdown
+
+    experiment = load_experiment(file, set_ or [])
+    where = out or new_directory(f"compare-{experiment.federation.dataset}")
+    jobs = plan([name.strip() for name in algorithms.split(",") if name.strip()], experiment, seeds, where)
+    groups = run_all(jobs, where, workers, quiet)
+    (where / "table.md").write_text(markdown(*comparison_rows(groups)))
+    page = write_comparison(where, directories(jobs))
+    console.print(comparison_table(groups))
+    say(f"Report: {page}")
+
+
+def report(directories: Annotated[list[Path], typer.Argument(help="Run directories.")], out: OutOption = None) -> None:
+    """Write report.html and figures: for a run into its directory, for several one that compares them."""
+    from efl.comparison import new_directory, refuse_run_directory
+    from efl.engine.files import RunDirectory
+    from efl.track.report import write_comparison, write_report
+
+    runs = [RunDirectory.open(directory) for directory in directories]
+    if len(runs) == 1:
+        page = write_report(runs[0])
+    else:
+        groups: dict[str, list[RunDirectory]] = {}
+        for directory in runs:
+            groups.setdefault(directory.experiment().algorithm_name, []).append(directory)
+        where = out or new_directory("report")
+        refuse_run_directory(where)
+        page = write_comparison(where, groups)
+    say(f"Report: {page}")
+
+
+def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]) -> None:
+    from efl.engine.files import RunDirectory
+    from efl.track.progress import progress_displays
+    from efl.track.report import write_report
+    from efl.track.tables import summary_table
+
+    displays = progress_displays(console, quiet=quiet)
+    try:
+        result = start(displays)
+    except KeyboardInterrupt:
+        for display in displays:
+            display.close()
+        say(f"Stopped. Go on with: efl resume {directory}")
+        raise typer.Exit(130) from None
+    finally:
+        for display in displays:
+            display.close()
+    console.print(summary_table(result.summary))
+    if result.history:
+        say(f"Report: {write_report(RunDirectory.open(directory))}")
+    if result.summary["diverged"]:
+        raise typer.Exit(1)

@@ -1,0 +1,90 @@
+"""A user's own data as tensors: items of a PyTorch dataset, columns of a Hugging Face one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from efl.errors import UserError
+
+ROW = "__row__"
+
+
+def samples_of(dataset: Any) -> tuple[Tensor, Tensor]:
+    """Every ``(x, y)`` of a PyTorch dataset, stacked."""
+    try:
+        count = len(dataset)
+    except TypeError:
+        raise UserError("the dataset has no length; make one with __len__ and __getitem__") from None
+    if count == 0:
+        raise UserError("the data set has no samples")
+    xs, ys = [], []
+    for position in range(count):
+        item = dataset[position]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise UserError(f"item {position} of the dataset is no (x, y) pair but {type(item).__name__}")
+        xs.append(_as_tensor(item[0]))
+        ys.append(int(item[1]))
+    return _stacked(xs), torch.tensor(ys)
+
+
+def columns_of(
+    dataset: Any, sample: str | None, label: str | None, owner: str | None
+) -> tuple[Tensor, Tensor, NDArray[Any] | None]:
+    """Samples, labels and owners from the columns of a Hugging Face dataset."""
+    features = getattr(dataset, "features", None)
+    if not isinstance(features, dict):
+        raise UserError("pass one split of the dataset, such as dataset['train'], or concatenate_datasets([…])")
+    for column in (sample, label, owner):
+        if column is not None and column not in features:
+            raise UserError(f"the dataset has no column {column!r}; its columns: {', '.join(features)}")
+    label = label or _first(features, lambda kind: type(kind).__name__ == "ClassLabel", "label")
+    sample = sample or _first(features, _holds_samples, "sample", leave_out=(label, owner))
+    x = _stacked([_as_tensor(value) for value in dataset[sample]])
+    y = torch.as_tensor(np.asarray(dataset[label]))
+    return x, y, np.asarray(dataset[owner]) if owner is not None else None
+
+
+def dealt_by(partitioner: Any, dataset: Any) -> NDArray[np.int64]:
+    """The client of every sample as a partitioner of ``flwr_datasets`` deals them out."""
+    partitioner.dataset = dataset.add_column(ROW, list(range(len(dataset))))
+    owners = np.full(len(dataset), -1, dtype=np.int64)
+    for client in range(partitioner.num_partitions):
+        owners[np.asarray(partitioner.load_partition(client)[ROW], dtype=np.int64)] = client
+    if (owners < 0).any():
+        raise UserError(f"the partitioner leaves {int((owners < 0).sum())} of {len(owners)} samples to nobody")
+    return owners
+
+
+def _first(features: dict[str, Any], fits: Any, what: str, leave_out: Sequence[str | None] = ()) -> str:
+    for column, kind in features.items():
+        if column not in leave_out and fits(kind):
+            return column
+    raise UserError(f"which column is the {what}? Say {what}=…; the columns: {', '.join(features)}")
+
+
+def _holds_samples(kind: Any) -> bool:
+    return type(kind).__name__ in ("Image", "List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D")
+
+
+def _as_tensor(value: Any) -> Tensor:
+    """A sample as a tensor; pictures (height, width) or (height, width, channels) with the channels first."""
+    if isinstance(value, Tensor):
+        return value
+    array = np.asarray(value)
+    if hasattr(value, "getbands"):  # a PIL image
+        array = array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
+    if array.dtype == np.float64:
+        array = array.astype(np.float32)
+    return torch.from_numpy(np.array(array))
+
+
+def _stacked(samples: list[Tensor]) -> Tensor:
+    shapes = {tuple(sample.shape) for sample in samples}
+    if len(shapes) > 1:
+        first, second = sorted(shapes)[:2]
+        raise UserError(f"samples differ in shape, such as {first} and {second}; bring them to one shape first")
+    return torch.stack(samples)

@@ -1,0 +1,81 @@
+"""Data sets prepared once: tensors in one file, which loads in a blink or is refused.
+
+A prepared data set is ``NAME.safetensors`` in the data directory: what was read from the publisher's files, and a
+checksum of every tensor. It appears there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from efl.errors import UserError
+from efl.storage import whole_file
+
+FORMAT = "1"
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The tensors of a data set, and a line on what was found in the files they come from."""
+
+    tensors: Tensors
+    about: str
+
+
+def data_directory(chosen: str | os.PathLike[str] | None = None) -> Path:
+    """The one chosen, or that of the environment variable EFL_DATA, or the user's cache."""
+    if chosen or (chosen := os.environ.get("EFL_DATA")):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efl"
+
+
+def location(directory: Path, name: str) -> Path:
+    """Where the prepared data set is, if it is."""
+    return directory / f"{name}.safetensors"
+
+
+def write_prepared(path: Path, prepared: Prepared) -> None:
+    """Keep a data set; a reader sees the old file or the new one, never half of it."""
+    tensors = {name: tensor.contiguous() for name, tensor in prepared.tensors.items()}
+    notes = {"format": FORMAT, "about": prepared.about} | {f"crc.{n}": str(_checksum(t)) for n, t in tensors.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as temporary:
+            save_file(tensors, temporary, notes)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be written ({error}); choose another data directory") from None
+
+
+def read_prepared(path: Path) -> Prepared:
+    """The data set in ``path``, checked."""
+    name = path.stem
+    again = f"delete it and prepare it again: efl data prepare {name} --from DIR"
+    try:
+        with safe_open(path, framework="pt") as file:
+            notes: Mapping[str, str] = file.metadata() or {}
+            if notes.get("format") != FORMAT:
+                raise UserError(f"{path} was prepared by another version of efl; {again}")
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged ({error}); {again}") from None
+    for key, tensor in tensors.items():
+        if str(_checksum(tensor)) != notes.get(f"crc.{key}"):
+            raise UserError(f"{path} is damaged (the checksum of {key} does not match); {again}")
+    return Prepared(tensors, notes.get("about", ""))
+
+
+def _checksum(tensor: Tensor) -> int:
+    array: NDArray[Any] = tensor.contiguous().numpy()
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data)

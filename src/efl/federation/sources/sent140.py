@@ -1,0 +1,126 @@
+"""Sentiment140 (Go et al. 2009): is a tweet glad or sad? Most users wrote one tweet only: a client is a group of them.
+
+Prepared are the words of every tweet, as numbers. Which words a network knows is settled when the data are dealt out:
+those frequent in the *training* data, and only there.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from efl.errors import UserError
+from efl.federation.federation import Federation
+from efl.federation.inputs import as_tokens
+from efl.federation.partition import Indices
+from efl.federation.prepared import Prepared, Tensors
+from efl.federation.raw import MissingDataError, RawFile, find_all
+from efl.federation.sources.request import Request
+from efl.rng import Purpose, stream
+
+LENGTH = 32  # words kept of a tweet; 140 characters rarely hold more
+VOCABULARY = 10_000
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
+SEEN_OFTEN = 2  # a word seen once in training teaches nothing that carries over
+GLAD = {"0": 0, "4": 1}  # 2, neutral, occurs in the published test file only and is left out
+
+TOKEN = re.compile(r"https?://\S+|www\.\S+|@\w+|[a-z]+(?:'[a-z]+)*|\d+|[!?.]")
+LONG_DRAWN = re.compile(r"(.)\1{2,}")
+
+Tweet = tuple[str, int, str]
+
+
+def read(directory: Path) -> Prepared:
+    """Every ``.csv`` file below ``directory``: target, id, date, flag, user, text."""
+    tweets = [tweet for file in find_all(directory, "*.csv") for tweet in _rows(file)]
+    if not tweets:
+        raise MissingDataError(f"{directory} has no .csv file of Sentiment140, as a file, gzipped or in an archive")
+    return from_tweets(tweets)
+
+
+def from_tweets(tweets: list[Tweet]) -> Prepared:
+    """Tweets as (user, 0 or 1, text)."""
+    words: dict[str, int] = {}
+    users: dict[str, int] = {}
+    matrix = np.zeros((len(tweets), LENGTH), dtype=np.int32)
+    for row, (_, _, text) in zip(matrix, tweets, strict=True):
+        numbers = [words.setdefault(word, len(words) + 1) for word in tokenize(text)[:LENGTH]]
+        row[: len(numbers)] = numbers
+    tensors = {
+        "words": matrix,
+        "labels": np.array([label for _, label, _ in tweets], dtype=np.uint8),
+        "users": np.array([users.setdefault(user, len(users)) for user, _, _ in tweets], dtype=np.int32),
+    }
+    about = f"{len(tweets):,} tweets of {len(users):,} users"
+    return Prepared({name: torch.from_numpy(array) for name, array in tensors.items()}, about)
+
+
+def load(request: Request, tensors: Tensors) -> Federation:
+    """Word numbers (32,), 0 where the tweet is over; 1 stands for words that training data hardly know."""
+    users = tensors["users"].numpy()
+    people = int(users.max()) + 1
+    if request.clients > people:
+        raise UserError(f"{request.dataset} has {people:,} users; ask for at most that many clients")
+    group = stream(request.seed, Purpose.DATA).permutation(people) % request.clients
+    dealt = Federation.from_tensors(
+        tensors["words"], tensors["labels"].long(), owners=group[users], classes=2, **request.dealing
+    )
+    tweets = tensors["words"].numpy()
+    known = known_words(tweets[np.concatenate(dealt.train)])
+    number = np.full(int(tweets.max()) + 1, UNKNOWN, dtype=np.int16)
+    number[0] = PADDING
+    number[known] = np.arange(FIRST_WORD, FIRST_WORD + len(known))
+    return Federation(
+        torch.from_numpy(number[tweets]),
+        dealt.y,
+        dealt.train,
+        dealt.test,
+        classes=2,
+        name=request.dataset,
+        inputs=as_tokens,
+        vocabulary=VOCABULARY,
+    )
+
+
+def tokenize(text: str) -> list[str]:
+    """Words, marks that carry feeling, and one word each for links, people and numbers.
+
+    >>> tokenize("@bob I'm soooo happy!! see http://x.y/z in 2009")
+    ['<user>', "i'm", 'soo', 'happy', '!', '!', 'see', '<link>', 'in', '<number>']
+    """
+    return [_plain(token) for token in TOKEN.findall(LONG_DRAWN.sub(r"\1\1", text.lower()))]
+
+
+def _plain(token: str) -> str:
+    if token.startswith("@"):
+        return "<user>"
+    if token.startswith(("http:", "https:", "www.")):
+        return "<link>"
+    return "<number>" if token[0].isdigit() else token
+
+
+def known_words(tweets: NDArray[np.int32]) -> Indices:
+    """The words to be known, most frequent first; 0 is none."""
+    counts = np.bincount(tweets.reshape(-1))
+    counts[0] = 0
+    order = np.argsort(-counts, kind="stable")[: VOCABULARY - FIRST_WORD]
+    return order[counts[order] >= SEEN_OFTEN]
+
+
+def _rows(file: RawFile) -> Iterator[Tweet]:
+    try:
+        text = file.data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = file.data.decode("latin-1")  # as published
+    for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), start=1):
+        if len(row) != 6 or row[0] not in ("0", "2", "4"):
+            raise UserError(
+                f"{file.where}, row {number}: expected target (0, 2 or 4), id, date, flag, user, text, found {row[:6]}"
+            )
+        if row[0] in GLAD:
+            yield row[4], GLAD[row[0]], row[5]
