@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-long lint docs clean
 
 demo: .venv/.installed ## train EFL on irregular clients and show the result
 	$(BIN)/efl run
 
-test: .venv/.installed-dev ## all tests
+test: .venv/.installed-dev ## all tests but those that train on real data for minutes
 	$(BIN)/pytest -n 2
+
+test-long: .venv/.installed-dev ## the others; they skip where ../shared/data is not
+	$(BIN)/pytest -n 2 -m long -rs tests/end_to_end
 
 lint: .venv/.installed-dev ## style and types
 	$(BIN)/ruff check src tests scripts

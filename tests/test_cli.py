@@ -2,6 +2,7 @@
 
 import json
 
+import published
 import pytest
 
 from efl.cli import main
@@ -183,3 +184,52 @@ def test_a_damaged_checkpoint_is_one_line(efl, tmp_path):
 def test_resume_of_nothing(efl):
     code, _, err = efl("resume", "nowhere")
     assert (code, "not a run directory" in err) == (2, True)
+
+
+def test_data_prepare_list_and_show(efl, tmp_path):
+    published.mnist(tmp_path / "files")
+    code, out, _ = efl("data", "prepare", "mnist", "--from", "files", "--data-dir", "data")
+    assert code == 0
+    assert "mnist: 80 + 20 images" in out
+    code, out, _ = efl("data", "list", "--data-dir", "data")
+    assert code == 0
+    here = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line and not line.startswith(" ")}
+    assert (here["mnist"], here["digits"], here["emnist"]) == ("yes", "yes", "no")
+    assert "efl data prepare emnist --from DIR" in out
+    code, out, _ = efl("data", "show", "mnist", "--clients=5", "--partition=classes:4", "--data-dir=data")
+    assert code == 0
+    assert "classes a client" in out
+    assert (tmp_path / "mnist-classes-4.png").read_bytes().startswith(b"\x89PNG")
+    run = ["run", *SMALL, "--set=federation.dataset=mnist", "--set=federation.clients=5", "--out=out", "-q"]
+    code, _, _ = efl(*run, "--set=federation.partition=iid", "--set=federation.data_dir=data")
+    assert code == 0
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert (summary["dataset"], summary["model"]) == ("mnist", "cnn")
+    assert efl("resume", "out")[0] == 0  # the config knows where the data are
+
+
+def test_data_show_draws_many_clients_too(efl, tmp_path):
+    code, out, _ = efl("data", "show", "synthetic:1,1", "--clients=150", "--out=many.png")
+    assert code == 0
+    assert "and 138 more clients" in out
+    assert (tmp_path / "many.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prepare", "mnist", "--from=nowhere"], "nowhere is no directory"),
+        (["prepare", "minst", "--from=."], "unknown dataset 'minst'"),
+        (["prepare", "digits", "--from=."], "digits needs no preparing"),
+        (["show", "mnist", "--data-dir=."], "mnist is not in .; fetch"),
+        (["show", "digits", "--partition=classes:11"], "more classes a client than there are"),
+        (["show", "digits", "--out=picture"], "names no picture"),
+        (["show", "digits", "--out=no/such/folder/x.png"], "cannot be written"),
+        (["show", "digits", "--partition=natural"], "digits has none"),
+    ],
+)
+def test_bad_data_commands_are_one_line(efl, arguments, message):
+    code, _, err = efl("data", *arguments)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1

@@ -114,3 +114,42 @@ def test_the_same_seed_gives_the_same_split():
 def test_impossible_partitions_say_why(partition, clients, message):
     with pytest.raises(UserError, match=message):
         deal(np.arange(500) % 10, clients, partition)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), clients=st.integers(1, 120))
+def test_classes_of_unlike_sizes_are_shared_in_proportion_wherever_that_can_be(data, clients):
+    sizes = np.array(data.draw(st.lists(st.integers(2, 900), min_size=1, max_size=15)))
+    per_client = data.draw(st.integers(1, len(sizes)))
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    places, most = clients * per_client, np.minimum(clients, sizes // 2)
+    possible = places >= len(sizes) and most.sum() >= places and 2 * clients <= len(labels)
+    if not possible:
+        with pytest.raises(UserError):
+            deal(labels, clients, f"classes:{per_client}")
+        return
+    parts, train, test = deal(labels, clients, f"classes:{per_client}")
+    check_every_sample_used_once(parts, labels)
+    check_same_classes(train, test, labels)
+    counts = np.stack([np.bincount(labels[part], minlength=len(sizes)) for part in parts])
+    assert ((counts > 0).sum(1) == per_client).all()
+    holders = (counts > 0).sum(0)
+    free = (holders < most) & (holders > 1)  # neither bounded above nor below: proportional, but for rounding
+    shares = holders[free] / sizes[free]
+    if len(shares):
+        assert (np.abs(holders[free] - shares.mean() * sizes[free]) <= 2 + 0.1 * holders[free]).all()
+
+
+def test_mnist_sized_data_for_up_to_1000_clients():
+    """The class sizes of MNIST; every M from one class a client to all."""
+    sizes = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
+    labels = np.repeat(np.arange(10), sizes)
+    for clients in (10, 100, 1000):
+        for per_client in (1, 2, 5, 10):
+            parts, train, test = deal(labels, clients, f"classes:{per_client}")
+            check_every_sample_used_once(parts, labels)
+            check_same_classes(train, test, labels)
+            assert all(len(set(labels[part])) == per_client for part in parts)
+    parts, train, test = deal(labels, 500, "dirichlet:0.05")
+    check_every_sample_used_once(parts, labels)
+    assert all(len(a) and len(b) for a, b in zip(train, test, strict=True))

@@ -142,7 +142,7 @@ def _holders(sizes: Counts, clients: int, per_client: int, rng: np.random.Genera
         middle = (low + high) / 2
         low, high = (middle, high) if np.clip(middle * sizes, 1, most).sum() < places else (low, middle)
     ideal = np.clip(low * sizes, 1, most)
-    holders = np.floor(ideal + 1e-9).astype(np.int64)
+    holders: Counts = np.floor(ideal + 1e-9).astype(np.int64)
     luck = rng.permutation(len(sizes))
     order = np.lexsort((luck, -(ideal - holders)))
     order = order[holders[order] < most[order]]

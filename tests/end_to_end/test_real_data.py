@@ -1,0 +1,114 @@
+"""The real data sets, where they are at hand: read, counted, loaded quickly, learned from."""
+
+import subprocess
+import sys
+import time
+
+import published
+import pytest
+
+import efl
+from efl.federation import prepare
+
+pytestmark = pytest.mark.skipif(not published.SHARED.exists(), reason="the real data sets are not here")
+
+COUNTS = {
+    "mnist": "60,000 + 10,000 images",
+    "emnist": "100,000 + 16,323 images",
+    "cifar100": "50,000 + 10,000 images",
+    "shakespeare": "37 plays, 1,343 roles, 4,237,414 characters",
+    "sent140": "58,509 tweets of 51,545 users",
+}
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """A data directory to which sets are added when first asked for."""
+    folder = tmp_path_factory.mktemp("real")
+
+    def get(name):
+        files = folder / f"files-{name}"
+        if not files.exists():
+            published.unpack_real(files, name)
+            assert prepare(name, files, folder / "data").about == COUNTS[name]
+        return folder / "data"
+
+    return get
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_are_those_published(prepared, name):
+    federation = efl.load(name, clients=100, data_dir=prepared(name))
+    assert len(federation) == 100
+
+
+SIZE = """
+import resource, sys
+import efl, torch
+efl.load("digits")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+federation = efl.load("cifar100", clients=100, data_dir=sys.argv[1])
+federation.batch(torch.arange(200))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_cifar100_needs_at_most_250_mb(prepared):
+    command = [sys.executable, "-c", SIZE, str(prepared("cifar100"))]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert float(output) <= 250
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("mnist", 1), ("cifar100", 3)])
+def test_loading_is_quick(prepared, name, seconds):
+    """Bars with an order of magnitude to spare, in processor time: the machine may be busy."""
+    directory = prepared(name)
+    began = time.process_time()
+    efl.load(name, clients=100, data_dir=directory)
+    assert time.process_time() - began <= seconds
+
+
+ALWAYS = efl.Fleet(stragglers=0.0, inactive=0.0)
+
+
+def accuracy_reached(federation, algorithm, target, **training):
+    summary = efl.train(
+        federation,
+        efl.federation.SOURCES[federation.name].network,
+        algorithm,
+        ALWAYS,
+        target_accuracy=target,
+        evaluate_own_every=10**6,
+        **training,
+    ).summary
+    print(f"{federation.name}: {summary['bmta_global']:.3f} after {summary['rounds']} rounds")
+    return summary["bmta_global"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", [efl.EFL(), efl.FedAvg()], ids=["efl", "fedavg"])
+def test_mnist_reaches_95_percent_within_100_rounds(prepared, algorithm):
+    federation = efl.load("mnist", clients=100, partition="classes:2", data_dir=prepared("mnist"))
+    assert accuracy_reached(federation, algorithm, 0.95, rounds=100, evaluate_every=5) >= 0.95
+
+
+@pytest.mark.long
+def test_vgg11_beats_ten_times_chance_within_30_rounds(prepared):
+    federation = efl.load("cifar100", clients=100, partition="iid", data_dir=prepared("cifar100"))
+    settings = {"rounds": 30, "cohort": 3, "local_steps": 48, "learning_rate": 0.05, "decay": 0.0, "evaluate_every": 5}
+    assert accuracy_reached(federation, efl.FedAvg(), 0.1, **settings) >= 0.1
+
+
+@pytest.mark.long
+def test_char_lstm_passes_40_percent(prepared):
+    federation = efl.load("shakespeare", clients=100, data_dir=prepared("shakespeare"))
+    settings = {"rounds": 30, "cohort": 4, "batch_size": 10, "learning_rate": 4.0, "decay": 0.0, "evaluate_every": 5}
+    assert accuracy_reached(federation, efl.FedAvg(), 0.4, **settings) >= 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [efl.EFL(), efl.FedAvg()], ids=["efl", "fedavg"])
+def test_sentiment_lstm_passes_65_percent(prepared, algorithm):
+    federation = efl.load("sent140", clients=100, data_dir=prepared("sent140"))
+    settings = {"rounds": 30, "learning_rate": 1.0, "decay": 0.0, "evaluate_every": 5}
+    assert accuracy_reached(federation, algorithm, 0.65, **settings) >= 0.65
