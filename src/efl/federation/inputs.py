@@ -16,8 +16,8 @@ Inputs = Callable[[Tensor], Tensor]
 class Pixels:
     """Bytes as floats, normalised channel by channel: (x/255 − mean) / deviation, for x (…, channels, height, width).
 
-    >>> Pixels()(torch.tensor([0, 51, 255], dtype=torch.uint8)).tolist()
-    [0.0, 0.20000000298023224, 1.0]
+    >>> Pixels(mean=(0.5,), deviation=(0.25,))(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
+    [-2.0, 2.0]
     """
 
     mean: tuple[float, ...] = (0.0,)
