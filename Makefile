@@ -23,6 +23,7 @@ docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs
 	cp runs/ablation-full/figure.png docs/ablation.png
 	$(BIN)/efl compare --set fleet.stragglers=0.9 --seeds 3 --out runs/compare
 	cp runs/compare/curves.png docs/compare.png
+	$(BIN)/efl data show mnist --partition dirichlet:0.1 --out docs/holdings.png # needs mnist in the data directory
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

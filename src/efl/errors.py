@@ -11,3 +11,8 @@ class WireError(Exception):
 
 class DivergedError(Exception):
     """Training left the finite numbers. Reported as such, never averaged away."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's says, in one line."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

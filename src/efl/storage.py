@@ -17,7 +17,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(0o666 & ~_umask())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -26,6 +26,13 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _umask() -> int:
+    """The user's wish about who may read their files; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def write_atomically(path: Path, data: bytes) -> None:

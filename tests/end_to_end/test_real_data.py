@@ -1,5 +1,6 @@
 """The real data sets, where they are at hand: read, counted, loaded quickly, learned from."""
 
+import os
 import subprocess
 import sys
 import time
@@ -43,20 +44,23 @@ def test_counts_are_those_published(prepared, name):
 
 
 SIZE = """
-import resource, sys
+import sys
 import efl, torch
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 efl.load("digits")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 federation = efl.load("cifar100", clients=100, data_dir=sys.argv[1])
 federation.batch(torch.arange(200))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print(peak() - before)
 """
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's account of memory")
 def test_cifar100_needs_at_most_250_mb(prepared):
     command = [sys.executable, "-c", SIZE, str(prepared("cifar100"))]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert float(output) <= 250
+    assert 150 <= float(output) <= 250  # at least the images themselves
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("mnist", 1), ("cifar100", 3)])

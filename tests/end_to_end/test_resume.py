@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from efl import UserError, resume, train
+from efl import UserError, load, resume, train
 from efl.engine.checkpoint import list_checkpoints
 from efl.engine.files import RunDirectory
 
@@ -134,3 +134,14 @@ def test_ones_own_objects_must_be_passed_again(tmp_path, digits):
 def test_a_directory_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="not a run directory"):
         resume(tmp_path)
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path, digits):
+    train(digits, "linear", rounds=2, cohort=3, local_steps=2, out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 2", "rounds = 4"))
+    (tmp_path / "run" / "summary.json").unlink()
+    other = load("digits", clients=20, partition="classes:2", seed=1)
+    with pytest.raises(UserError, match="other data than those at hand"):
+        resume(tmp_path / "run", federation=other)
+    assert resume(tmp_path / "run", federation=digits).summary["rounds"] == 4

@@ -89,6 +89,14 @@ def test_offline_one_line_says_what_to_fetch(hub, tmp_path):
     text = str(error.value)
     assert "could not be downloaded (Couldn't reach the Hub); try again, or fetch cifar-100-binary.tar.gz" in text
     assert text.endswith("then: efl data prepare cifar100 --from DIR")
+    for nameless in (TimeoutError(), datasets.exceptions.DatasetGenerationError(), KeyError("image")):
+        hub(nameless)
+        with pytest.raises(UserError, match="ylecun/mnist could not be downloaded"):
+            prepare("mnist", data_dir=tmp_path)
+    hub(splits(train={"text": ["so so"], "user": ["u"], "sentiment": [2]}))
+    with pytest.raises(UserError, match="hold no samples"):
+        prepare("sent140", data_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match=r"emnist is not on the hub; fetch gzip\.zip"):
         prepare("emnist", data_dir=tmp_path)
 

@@ -73,6 +73,53 @@ def test_datasets_that_do_not_fit(dataset, message):
         Federation.from_dataset(dataset, clients=1)
 
 
+def test_labels_of_a_dataset_are_judged_as_those_of_tensors():
+    real = TensorDataset(torch.randn(6, 2), torch.rand(6))
+    with pytest.raises(UserError, match="labels are real numbers"):
+        Federation.from_dataset(real, clients=2)
+    words = [(torch.zeros(2), "cat"), (torch.zeros(2), "dog")]
+    with pytest.raises(UserError, match="'cat' is neither numbers nor an image"):
+        Federation.from_dataset(words, clients=1)
+    positions = TensorDataset(torch.zeros(8, 3).long(), torch.zeros(8, 3).long())
+    assert Federation.from_dataset(positions, clients=2).y.shape == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "more", "message"),
+    [
+        (torch.full((8, 2), 9), torch.arange(8) % 2, {"vocabulary": 5}, "tokens must lie in 0 … 4, found 9 … 9"),
+        (torch.zeros(8, 2), torch.arange(8) % 2, {"vocabulary": 5}, "must be whole numbers"),
+        (torch.zeros(8, 2), torch.full((8,), 10**12), {}, "labels must lie in 0 … classes-1"),
+        (torch.zeros(8, 2), ["a"] * 8, {}, "the labels are no numbers"),
+        (torch.full((8, 2), 1e300, dtype=torch.float64), torch.arange(8) % 2, {}, "NaN or infinity"),
+    ],
+)
+def test_tensors_that_do_not_fit(x, y, more, message):
+    with pytest.raises(UserError, match=message):
+        Federation.from_tensors(x, y, clients=2, **more)
+
+
+def test_bytes_with_a_vocabulary_are_tokens():
+    federation = Federation.from_tensors(
+        torch.ones(8, 2, dtype=torch.uint8), torch.arange(8, dtype=torch.uint8) % 2, clients=2, vocabulary=5
+    )
+    assert federation.batch(torch.arange(2))[0].dtype == torch.int64
+
+
+def test_clients_whose_data_are_unlike_in_kind_are_refused():
+    y = torch.arange(4) % 2
+    with pytest.raises(UserError, match="client 1 has samples"):
+        Federation.from_clients([(torch.zeros(4, 2, dtype=torch.uint8), y), (torch.zeros(4, 2), y)])
+
+
+def test_a_palette_is_looked_up():
+    from PIL import Image
+
+    red = Image.new("RGB", (2, 2), (255, 0, 0)).convert("P")
+    federation = Federation.from_dataset([(red, 0), (red, 0), (red, 1), (red, 1)], clients=1)
+    assert federation.x[0, :, 0, 0].tolist() == [255, 0, 0]
+
+
 def test_owners_and_clients_that_do_not_fit():
     x, y = torch.zeros(10, 2), torch.arange(10) % 2
     with pytest.raises(UserError, match="10 samples but 3 owners"):
@@ -129,6 +176,13 @@ def test_partitioners_of_flwr_datasets_deal_as_they_like(table):
         table, partition=partitioners.PathologicalPartitioner(3, "label", num_classes_per_partition=2)
     )
     assert (dealt.class_counts() > 0).sum(1).max() <= 2
+
+
+def test_a_partitioner_that_cannot_says_so(table):
+    partitioners = pytest.importorskip("flwr_datasets.partitioner")
+    wrong = partitioners.DirichletPartitioner(num_partitions=4, partition_by="lable", alpha=1.0)
+    with pytest.raises(UserError, match="DirichletPartitioner cannot deal these samples out"):
+        Federation.from_hugging_face(table, partition=wrong)
 
 
 def test_hugging_face_data_that_does_not_fit(table):

@@ -73,6 +73,18 @@ def test_iid_gives_near_equal_shards(clients):
     assert max(sizes) - min(sizes) <= 20
 
 
+@pytest.mark.parametrize("partition", ["iid", "dirichlet:1.0"])
+def test_no_client_is_favoured_for_its_number(partition):
+    """With few samples of each class a client, lone ones must move; not always to the first clients."""
+    labels = np.random.default_rng(0).integers(0, 100, 12_000)
+    totals = np.mean([[len(part) for part in deal(labels, 200, partition, seed)[0]] for seed in range(10)], axis=0)
+    first, last = totals[:50].mean(), totals[-50:].mean()
+    assert abs(first - last) < 6
+    if partition == "iid":
+        sizes = [len(part) for part in deal(labels, 200, partition)[0]]
+        assert max(sizes) - min(sizes) <= 12
+
+
 def test_natural_keeps_owners():
     owners = np.repeat([5, 3, 9], [4, 6, 10])
     parts = partition_samples(np.zeros(20, dtype=np.int64), 3, "natural", np.random.default_rng(0), owners)

@@ -149,6 +149,53 @@ def test_neutral_tweets_are_left_out(tmp_path):
     assert prepare("sent140", tmp_path, tmp_path / "data").about == "40 tweets of 14 users"
 
 
+def test_what_is_there_twice_counts_once(tmp_path):
+    published.sent140(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "plain.csv").write_bytes(gzip.decompress((tmp_path / "a" / "sample.csv.gz").read_bytes()))
+    (tmp_path / "b" / "other.csv").write_text("name,age\nbo,3\n")
+    (tmp_path / "b" / "._sample.csv").write_bytes(b"what a Mac leaves behind")
+    (tmp_path / "b" / "half.zip").write_bytes(b"PK half a download")
+    assert prepare("sent140", tmp_path, tmp_path / "data").about == "300 tweets of 100 users"
+
+
+def test_of_leafs_stages_only_the_last_is_read(tmp_path):
+    published.shakespeare_leaf(tmp_path)
+    once = prepare("shakespeare", tmp_path, tmp_path / "data").about
+    for stage in ("all_data", "sampled_data"):
+        (tmp_path / stage).mkdir()
+        content = (tmp_path / "train" / "all_data_niid_train.json").read_text()
+        (tmp_path / stage / "all_data.json").write_text(content + " " * len(stage))
+    assert prepare("shakespeare", tmp_path, tmp_path / "data").about == once
+
+
+def test_the_split_does_not_depend_on_how_files_are_packed(tmp_path):
+    rows = published.tweets()
+    for name, part in (("b-first", rows[:150]), ("a-second", rows[150:])):
+        published.sent140(tmp_path / "plain", part)
+        (tmp_path / "plain" / "sample.csv.gz").rename(tmp_path / "plain" / f"{name}.csv.gz")
+    (tmp_path / "zip").mkdir()
+    with zipfile.ZipFile(tmp_path / "zip" / "all.zip", "w") as archive:
+        for name in ("b-first", "a-second"):
+            archive.write(tmp_path / "plain" / f"{name}.csv.gz", f"{name}.csv.gz")
+    plain, zipped = (prepare("sent140", tmp_path / kind, tmp_path / "data").tensors for kind in ("plain", "zip"))
+    assert torch.equal(plain["words"], zipped["words"])
+
+
+def test_a_wrong_mnist_beside_the_right_one_is_passed_over(tmp_path):
+    """torchvision's folder has FashionMNIST/raw and MNIST/raw, with files of the same names and sizes."""
+    published.mnist(tmp_path / "MNIST")
+    published.mnist(tmp_path / "FashionMNIST")
+    published.write_idx_pair(tmp_path / "FashionMNIST", "t10k", np.zeros((10_000, 28, 28)), np.arange(10_000) % 10)
+    assert prepare("mnist", tmp_path, tmp_path / "data").about == "80 + 20 images"
+
+
+def test_files_in_a_directory_that_may_not_be_written_are_used_all_the_same(tmp_path, monkeypatch):
+    published.mnist(tmp_path)
+    monkeypatch.setattr("efl.federation.prepared.save_file", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
+    assert len(load("mnist", clients=4, partition="iid", data_dir=tmp_path).x) == 100
+
+
 # What goes wrong
 
 
@@ -172,6 +219,7 @@ def test_damaged_truncated_and_wrong_files_are_named_with_what_was_expected(tmp_
         with pytest.raises(UserError) as error:
             prepare(name, tmp_path, tmp_path / "data")
         assert all(word in str(error.value) for word in words), error.value
+        assert "\n" not in str(error.value)
         assert not (tmp_path / "data").exists()
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
@@ -196,6 +244,16 @@ def test_damaged_truncated_and_wrong_files_are_named_with_what_was_expected(tmp_
     refused("shakespeare", "plays-by-role.jsonl.gz, line 1", '"role"')
     published.sent140(tmp_path, [["9", "1", "Mon", "Q", "u", "text"]])
     refused("sent140", "sample.csv.gz, row 1", "target (0, 2 or 4)")
+    published.sent140(tmp_path, [["0", "1", "Mon", "Q", "u", "x" * 200_000]])
+    refused("sent140", "sample.csv.gz is no table of Sentiment140")
+    (tmp_path / "x.json").write_text('{"user_data": {"bo": {"x": ["abc", "bcd"], "y": ["d"]}}}')
+    refused("shakespeare", "x.json", "expected LEAF's")
+    (tmp_path / "x.jsonl").write_text('{"play": "p", "role": "r", "speeches": "hello"}')
+    refused("shakespeare", "x.jsonl, line 1", "speeches must be a list")
+    published.mnist(tmp_path, train=0, test=0)
+    refused("mnist", "the files of mnist hold no samples (0 + 0 images)")
+    (tmp_path / "cifar-100-binary.tar.gz").write_bytes(b"no archive")
+    refused("cifar100", "cifar-100-binary.tar.gz is damaged or cannot be read")
 
 
 def test_a_file_with_the_published_size_but_other_content_is_refused(tmp_path):

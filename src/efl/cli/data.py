@@ -15,13 +15,13 @@ app = typer.Typer(no_args_is_help=True, help="Data sets.")
 def list_(data_dir: DataOption = None) -> None:
     """What there is to train on, what is missing and how to get it."""
     from efl.federation import SOURCES
-    from efl.federation.prepared import data_directory, location
+    from efl.federation.prepared import data_directory, is_prepared
 
     directory = data_directory(data_dir)
     table = plain_table("dataset", "what", "network", "partition", "here")
     missing = []
     for name, source in SOURCES.items():
-        here = source.read is None or location(directory, name).exists()
+        here = source.read is None or is_prepared(directory, name)
         missing += [] if here else [(name, source)]
         table.add_row(name, source.what, source.network, source.partition, "yes" if here else "no")
     console.print(table)
@@ -64,10 +64,10 @@ def show(
     from efl.track.holdings import describe, draw_holdings, listing
 
     chosen = find_source(name).partition if partition == "auto" else partition
-    federation = load(name, clients, chosen, seed=seed, data_dir=data_dir)
     picture = out or Path(f"{name}-{chosen}.png".replace(":", "-").replace(",", "-"))
-    if not picture.suffix:
-        raise UserError(f"--out {picture} names no picture; write {picture}.png")
+    if picture.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):
+        raise UserError(f"--out {picture} names no picture; write {picture.with_suffix('.png')}")
+    federation = load(name, clients, chosen, seed=seed, data_dir=data_dir)
     counts, sizes = federation.class_counts(), federation.sizes.tolist()
     tested = [len(test) for test in federation.test]
     table = plain_table()

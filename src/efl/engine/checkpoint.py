@@ -24,7 +24,7 @@ from efl.errors import UserError
 from efl.storage import write_atomically
 from efl.wire import BroadcastLog, Ledger
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 
 
@@ -48,6 +48,7 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "log_base": coordinator.log.base,
         "log_lengths": [len(blob) for blob in coordinator.log.blobs],
         "bytes": [coordinator.ledger.up, coordinator.ledger.down],
+        "data": host.workshop.federation.fingerprint,
         "sha256": _digest(tensors),
     }
     write_atomically(directory / f"round-{rounds:06d}.safetensors", save(tensors, {"notes": json.dumps(notes)}))
@@ -93,6 +94,8 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
             f"{path} has {len(tensors['roster.asked'])} clients, but the federation at hand has "
             f"{len(coordinator.roster.asked)}; pass the one that the run was started with"
         )
+    if notes["data"] != host.workshop.federation.fingerprint:
+        raise UserError(f"{path} is of a run on other data than those at hand; pass those it was started with")
     coordinator.server = ServerState(tensors["server.w"], _below("server.tensors.", tensors))
     coordinator.buffers = tensors["buffers"]
     coordinator.roster.restore(_below("roster.", tensors))

@@ -16,19 +16,14 @@ from efl.models import FlatModel
 from efl.rng import Purpose
 from efl.wire import decode, encode
 
-SAMPLES_AT_ONCE = 500
+SAMPLES_AT_ONCE = 250
 Accuracies = NDArray[np.float64]
 
 
 def global_accuracies(model: FlatModel, federation: Federation, w: Tensor, buffers: Tensor) -> Accuracies:
     """Test accuracy of one model on every client's own test data."""
     everyone = np.concatenate(federation.test)
-    correct = np.concatenate(
-        [
-            _correct(model, w, buffers, federation, everyone[start : start + SAMPLES_AT_ONCE])
-            for start in range(0, len(everyone), SAMPLES_AT_ONCE)
-        ]
-    )
+    correct = _correct(model, w, buffers, federation, everyone)
     sizes = [len(test) for test in federation.test]
     sums = np.add.reduceat(correct, np.cumsum([0, *sizes[:-1]]))
     accuracies: Accuracies = sums / sizes
@@ -83,7 +78,9 @@ def _correct(
     model: FlatModel, w: Tensor, buffers: Tensor, federation: Federation, indices: NDArray[np.int64]
 ) -> Accuracies:
     """How right the answer to each sample is: 0 or 1, for a sequence the share of its positions."""
-    x, y = federation.batch(torch.from_numpy(indices))
-    answers = model.outputs(w, buffers, x).argmax(-1)
-    correct: Accuracies = (answers == y).double().view(len(y), -1).mean(1).numpy()
-    return correct
+    pieces: list[Accuracies] = []
+    for start in range(0, len(indices), SAMPLES_AT_ONCE):
+        x, y = federation.batch(torch.from_numpy(indices[start : start + SAMPLES_AT_ONCE]))
+        answers = model.outputs(w, buffers, x).argmax(-1)
+        pieces.append((answers == y).double().view(len(y), -1).mean(1).numpy())
+    return np.concatenate(pieces)

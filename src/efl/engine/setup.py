@@ -16,8 +16,9 @@ from efl.engine.coordinator import Coordinator, Plan
 from efl.engine.roster import Roster
 from efl.engine.transport import LocalTransport
 from efl.engine.work import Workshop, auto_rows
-from efl.errors import UserError
+from efl.errors import UserError, first_line
 from efl.federation import SOURCES, Federation, load
+from efl.federation.prepared import data_directory
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
 from efl.models import FlatModel, Task, build
@@ -74,9 +75,12 @@ def prepare(
     if federation is None:
         if section.dataset == CUSTOM:
             raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
-        if section.partition == "auto":
-            experiment = experiment.with_values(federation={"partition": find_source(section.dataset).partition})
-            section = experiment.federation
+        source = find_source(section.dataset)
+        settled = {"partition": source.partition} if section.partition == "auto" else {}
+        if source.read is not None:  # a run goes on from whatever folder it is resumed in
+            settled["data_dir"] = str(data_directory(section.data_dir).absolute())
+        experiment = experiment.with_values(federation=settled)
+        section = experiment.federation
         federation = load(
             section.dataset,
             section.clients,
@@ -120,7 +124,7 @@ def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
             if _fits(outputs, answer_shape):
                 model.rows(model.w, 1).gradient(1, x, y)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         shape = (batch_size, *federation.input_shape)
         raise UserError(f"the model cannot be trained on batches of shape {shape}: {reason}") from None
     if not _fits(outputs, answer_shape):

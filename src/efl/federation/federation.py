@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,10 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.errors import UserError
-from efl.federation.inputs import Inputs, inputs_for
+from efl.errors import UserError, first_line
+from efl.federation.inputs import Inputs, as_tokens, inputs_for
 from efl.federation.partition import Indices, partition_samples, split_train_test
 from efl.rng import Purpose, stream
+
+MOST_CLASSES = 10**7  # a label beyond that is no class but an identifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +48,15 @@ class Federation:
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
+        if self.x.dtype == torch.float64:
+            object.__setattr__(self, "x", self.x.float())
         _check_samples(self.x, self.y, self.classes)
+        if self.vocabulary is not None:
+            _check_tokens(self.x, self.vocabulary)
         if not self.train:
             raise UserError("the federation has no clients")
-        object.__setattr__(self, "inputs", self.inputs or inputs_for(self.x.dtype))
+        usual = inputs_for(self.x.dtype) if self.vocabulary is None else as_tokens
+        object.__setattr__(self, "inputs", self.inputs or usual)
         object.__setattr__(self, "train", [np.asarray(indices, dtype=np.int64) for indices in self.train])
         object.__setattr__(self, "test", [np.asarray(indices, dtype=np.int64) for indices in self.test])
         for client, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
@@ -81,7 +89,7 @@ class Federation:
         ``owners`` names the client of every sample (a number or a name); with them the partition is ``natural`` and
         there are as many clients as owners, unless you say otherwise. Without them it is ``iid``.
         """
-        x, y = torch.as_tensor(x), torch.as_tensor(y)
+        x, y = _tensor(x, "samples"), _tensor(y, "labels")
         labels = _labels(x, y)
         owner_numbers = None if owners is None else np.unique(np.asarray(owners), return_inverse=True)[1].reshape(-1)
         if owner_numbers is not None and len(owner_numbers) != len(x):
@@ -106,10 +114,16 @@ class Federation:
         """One ``(x, y)`` pair per client, each split into training and test data."""
         if not data:
             raise UserError("the federation has no clients")
-        data = [(torch.as_tensor(x), torch.as_tensor(y)) for x, y in data]
+        data = [(_tensor(x, "samples"), _tensor(y, "labels")) for x, y in data]
+        like = data[0][0]
         for client, (x, y) in enumerate(data):
             if len(x) == 0 or len(x) != len(y):
                 raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels")
+            if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
+                raise UserError(
+                    f"client {client} has samples {tuple(x.shape[1:])} of {x.dtype}, "
+                    f"client 0 {tuple(like.shape[1:])} of {like.dtype}; bring them to one shape and type first"
+                )
         owners = np.repeat(np.arange(len(data)), [len(y) for _, y in data])
         x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
         return cls.from_tensors(x, y, owners=owners, test_fraction=test_fraction, seed=seed, name=name)
@@ -152,6 +166,15 @@ class Federation:
     def __len__(self) -> int:
         return len(self.train)
 
+    @cached_property
+    def fingerprint(self) -> int:
+        """A checksum of all samples and of whose they are."""
+        arrays = [self.x.contiguous().numpy(), self.y.contiguous().numpy(), *self.train, *self.test]
+        sum_ = 0
+        for array in arrays:
+            sum_ = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, sum_)
+        return sum_
+
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of these samples, as a network and its loss take them."""
         assert self.inputs is not None
@@ -187,11 +210,28 @@ def _labels(x: Tensor, y: Tensor) -> Indices:
         raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number a sample, or one a position")
     if y.is_floating_point():
         raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
-    if int(y.min()) < 0:
-        raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())}")
+    if int(y.min()) < 0 or int(y.max()) >= MOST_CLASSES:
+        raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())} … {int(y.max())}")
     if y.dim() == 2:
         return np.zeros(len(y), dtype=np.int64)
     return y.cpu().numpy().astype(np.int64)
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    """Whatever numbers the user has, as a tensor of a type that can be computed with."""
+    try:
+        tensor = torch.as_tensor(values)
+        unusual = tensor.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64)
+        return tensor.to(torch.int64) if unusual and what == "labels" else tensor
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"the {what} are no numbers ({first_line(error)})") from None
+
+
+def _check_tokens(x: Tensor, vocabulary: int) -> None:
+    if x.is_floating_point():
+        raise UserError("with a vocabulary samples must be whole numbers, the tokens")
+    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
+        raise UserError(f"tokens must lie in 0 … {vocabulary - 1}, found {int(x.min())} … {int(x.max())}")
 
 
 def _check_samples(x: Tensor, y: Tensor, classes: int) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from efl.errors import UserError
-from efl.federation.prepared import Prepared
+from efl.errors import UserError, first_line
+from efl.federation.prepared import Prepared, pooled
 from efl.federation.sources import sent140, shakespeare
 
 if TYPE_CHECKING:
@@ -27,22 +27,19 @@ def download(name: str, source: Source) -> Prepared:
         raise UserError(f"downloading needs the extra 'hub': pip install 'elastic-fl[hub]'; {instead}") from None
     repository, options, read = _READERS[name]
     try:
-        splits = datasets.load_dataset(repository, **options)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are not the user's business
+        return read(list(datasets.load_dataset(repository, **options).values()))
+    except Exception as error:  # of a network, a server and three libraries: one line says all that helps
+        reason = first_line(error)
         raise UserError(f"{repository} could not be downloaded ({reason}); try again, {instead}") from None
-    return read(list(splits.values()))
 
 
 def _images(image: str, label: str) -> Callable[[list[Any]], Prepared]:
     def read(splits: list[Any]) -> Prepared:
         pixels = [np.stack([np.asarray(picture) for picture in split[image]]) for split in splits]
-        images = np.concatenate(pixels)
-        if images.ndim == 4:
-            images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        labels = np.concatenate([np.asarray(split[label], dtype=np.uint8) for split in splits])
-        about = " + ".join(f"{len(split):,}" for split in splits) + " images"
-        return Prepared({"images": torch.from_numpy(images), "labels": torch.from_numpy(labels)}, about)
+        if pixels[0].ndim == 4:
+            pixels = [np.ascontiguousarray(images.transpose(0, 3, 1, 2)) for images in pixels]
+        return pooled(list(zip(pixels, [np.asarray(split[label]) for split in splits], strict=True)))
 
     return read
 

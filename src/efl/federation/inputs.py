@@ -37,7 +37,7 @@ def inputs_for(dtype: torch.dtype) -> Inputs:
     """What one would expect: bytes are pixels, other whole numbers are tokens, real numbers are float32."""
     if dtype == torch.uint8:
         return Pixels()
-    return _as_float32 if dtype.is_floating_point else as_tokens
+    return _as_float32 if dtype.is_floating_point or dtype == torch.bool else as_tokens
 
 
 def as_tokens(x: Tensor) -> Tensor:

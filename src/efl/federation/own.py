@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.errors import UserError
+from efl.errors import UserError, first_line
 
 ROW = "__row__"
 
@@ -27,8 +27,8 @@ def samples_of(dataset: Any) -> tuple[Tensor, Tensor]:
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UserError(f"item {position} of the dataset is no (x, y) pair but {type(item).__name__}")
         xs.append(_as_tensor(item[0]))
-        ys.append(int(item[1]))
-    return _stacked(xs), torch.tensor(ys)
+        ys.append(_as_tensor(item[1]))
+    return _stacked(xs), _stacked(ys)
 
 
 def columns_of(
@@ -44,16 +44,19 @@ def columns_of(
     label = label or _first(features, lambda kind: type(kind).__name__ == "ClassLabel", "label")
     sample = sample or _first(features, _holds_samples, "sample", leave_out=(label, owner))
     x = _stacked([_as_tensor(value) for value in dataset[sample]])
-    y = torch.as_tensor(np.asarray(dataset[label]))
+    y = _stacked([_as_tensor(value) for value in dataset[label]])
     return x, y, np.asarray(dataset[owner]) if owner is not None else None
 
 
 def dealt_by(partitioner: Any, dataset: Any) -> NDArray[np.int64]:
     """The client of every sample as a partitioner of ``flwr_datasets`` deals them out."""
-    partitioner.dataset = dataset.add_column(ROW, list(range(len(dataset))))
     owners = np.full(len(dataset), -1, dtype=np.int64)
-    for client in range(partitioner.num_partitions):
-        owners[np.asarray(partitioner.load_partition(client)[ROW], dtype=np.int64)] = client
+    try:
+        partitioner.dataset = dataset.add_column(ROW, list(range(len(dataset))))
+        for client in range(partitioner.num_partitions):
+            owners[np.asarray(partitioner.load_partition(client)[ROW], dtype=np.int64)] = client
+    except Exception as error:  # a partitioner of somebody else's, with complaints of its own
+        raise UserError(f"{type(partitioner).__name__} cannot deal these samples out: {first_line(error)}") from None
     if (owners < 0).any():
         raise UserError(f"the partitioner leaves {int((owners < 0).sum())} of {len(owners)} samples to nobody")
     return owners
@@ -74,12 +77,15 @@ def _as_tensor(value: Any) -> Tensor:
     """A sample as a tensor; pictures (height, width) or (height, width, channels) with the channels first."""
     if isinstance(value, Tensor):
         return value
-    array = np.asarray(value)
-    if hasattr(value, "getbands"):  # a PIL image
-        array = array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
-    if array.dtype == np.float64:
-        array = array.astype(np.float32)
-    return torch.from_numpy(np.array(array))
+    if hasattr(value, "getbands"):  # a PIL image; palettes and black-and-white have no numbers of their own
+        value = value.convert({"P": "RGB", "1": "L"}.get(value.mode, value.mode))
+        array = np.asarray(value)
+        return torch.from_numpy(np.array(array[None] if array.ndim == 2 else array.transpose(2, 0, 1)))
+    try:
+        array = np.array(value)
+        return torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{value!r:.60} is neither numbers nor an image ({first_line(error)})") from None
 
 
 def _stacked(samples: list[Tensor]) -> Tensor:
@@ -87,4 +93,9 @@ def _stacked(samples: list[Tensor]) -> Tensor:
     if len(shapes) > 1:
         first, second = sorted(shapes)[:2]
         raise UserError(f"samples differ in shape, such as {first} and {second}; bring them to one shape first")
+    if not samples:
+        raise UserError("the data set has no samples")
+    kinds = {sample.dtype for sample in samples}
+    if len(kinds) > 1:
+        raise UserError(f"samples differ in type: {', '.join(sorted(map(str, kinds)))}; bring them to one first")
     return torch.stack(samples)

@@ -89,7 +89,9 @@ def _positive_number(partition: str, argument: str) -> float:
 def _natural(owners: NDArray[np.int64] | None, clients: int) -> list[Indices]:
     if owners is None:
         raise UserError("partition 'natural' needs data with an owner per sample; this source has none")
-    parts = [np.flatnonzero(owners == owner).astype(np.int64) for owner in np.unique(owners)]
+    order = np.argsort(owners, kind="stable").astype(np.int64)
+    _, starts = np.unique(owners[order], return_index=True)
+    parts = np.split(order, starts[1:])
     if len(parts) != clients:
         raise UserError(f"the data belong to {len(parts)} clients, but {clients} were asked for")
     return parts
@@ -100,7 +102,7 @@ def _iid_counts(labels: Indices, clients: int, rng: np.random.Generator) -> Coun
     shuffled = rng.permutation(labels)
     for client, shard in enumerate(np.array_split(shuffled, clients)):
         counts[client] = np.bincount(shard, minlength=counts.shape[1])
-    return _without_singletons_or_empty_clients(counts)
+    return _without_singletons_or_empty_clients(counts, rng)
 
 
 def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
@@ -160,22 +162,32 @@ def _dirichlet_counts(class_sizes: Counts, clients: int, concentration: float, r
         cuts = np.rint(np.cumsum(gammas / gammas.sum()) * class_sizes[label]).astype(np.int64)
         cuts[-1] = class_sizes[label]
         counts[:, label] = np.diff(cuts, prepend=0)
-    return _without_singletons_or_empty_clients(counts)
+    return _without_singletons_or_empty_clients(counts, rng)
 
 
-def _without_singletons_or_empty_clients(counts: Counts) -> Counts:
-    """Move as few samples as possible, so that every cell is 0 or ≥ 2 and every client has a cell."""
+def _without_singletons_or_empty_clients(counts: Counts, rng: np.random.Generator) -> Counts:
+    """Move as few samples as possible, so that every cell is 0 or ≥ 2 and every client has a cell.
+
+    Of two clients with a lone sample, the one with fewer samples in all takes the other's: shards stay about equal.
+    """
     counts = counts.copy()
+    totals = counts.sum(1)
     for label in range(counts.shape[1]):
         column = counts[:, label]
-        single = np.flatnonzero(column == 1)
-        givers, takers = single[1::2], single[0 : 2 * (len(single) // 2) : 2]
+        single = rng.permutation(np.flatnonzero(column == 1))
+        pairs = len(single) // 2
+        ranked = single[np.argsort(totals[single], kind="stable")]  # the smaller half takes, the larger half gives
+        takers, givers = ranked[:pairs], ranked[len(ranked) - pairs :]
         column[givers] -= 1
         column[takers] += 1
+        totals[givers] -= 1
+        totals[takers] += 1
         if len(single) % 2 and column.sum() > 1:
-            last = single[-1]
+            last = ranked[pairs]
             column[last] = 0
-            column[np.argmax(column)] += 1
+            most = np.argmax(column)
+            column[most] += 1
+            totals[[last, most]] += [-1, 1]
     for client in np.flatnonzero(counts.sum(1) == 0):
         # Give from the cell that leaves its owner best off: a large cell, or one of several a client has.
         spare = np.where(counts >= 4, counts, 0)

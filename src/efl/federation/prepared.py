@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -34,11 +35,35 @@ class Prepared:
     about: str
 
 
+def pooled(parts: Sequence[tuple[NDArray[np.uint8], NDArray[Any]]]) -> Prepared:
+    """Images and labels of the published parts, together."""
+    images = np.concatenate([images for images, _ in parts])
+    labels = np.concatenate([labels for _, labels in parts]).astype(np.uint8)
+    about = " + ".join(f"{len(labels):,}" for _, labels in parts) + " images"
+    return Prepared({"images": torch.from_numpy(images), "labels": torch.from_numpy(labels)}, about)
+
+
 def data_directory(chosen: str | os.PathLike[str] | None = None) -> Path:
     """The one chosen, or that of the environment variable EFL_DATA, or the user's cache."""
     if chosen or (chosen := os.environ.get("EFL_DATA")):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "efl"
+        return expanded(chosen)
+    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "efl"
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """The path with ``~`` spelt out."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def is_prepared(directory: Path, name: str) -> bool:
+    """Whether the data set can be loaded without its publisher's files."""
+    try:
+        return location(directory, name).exists()
+    except OSError as error:
+        raise UserError(f"{directory} cannot be read ({error.strerror})") from None
 
 
 def location(directory: Path, name: str) -> Path:
@@ -68,6 +93,8 @@ def read_prepared(path: Path) -> Prepared:
             if notes.get("format") != FORMAT:
                 raise UserError(f"{path} was prepared by another version of efl; {again}")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except PermissionError:
+        raise UserError(f"{path} may not be read by you; ask its owner, or choose another data directory") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}); {again}") from None
     for key, tensor in tensors.items():

@@ -8,16 +8,17 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from efl.errors import UserError
+from efl.errors import UserError, first_line
 
-DEPTH = 4
+DEPTH = 4  # folders within folders that are looked into
+_DAMAGE = (OSError, EOFError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 IDX_BYTES = 8  # the idx type code of unsigned bytes, the only one these data sets use
 
@@ -35,53 +36,103 @@ class RawFile:
     data: bytes
 
 
-def find(directory: Path, *names: str) -> RawFile:
-    """The first of ``names`` that is there; `UserError` if none is."""
+@dataclass(frozen=True)
+class Place:
+    """Where a file lies: by itself, or as a member of an archive."""
+
+    path: Path
+    member: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name, as if it were not zipped."""
+        return (self.member or self.path.name).rpartition("/")[2].removesuffix(".gz")
+
+    def __str__(self) -> str:
+        return str(self.path) if self.member is None else f"{self.path}, {self.member}"
+
+    def read(self) -> RawFile:
+        """What is in it, unpacked."""
+        try:
+            data = self.path.read_bytes() if self.member is None else _member(self.path, self.member)
+            if (self.member or self.path.name).endswith(".gz"):
+                data = gzip.decompress(data)
+        except _DAMAGE as error:
+            raise UserError(f"{self} is damaged or cannot be read ({first_line(error)}); fetch it again") from None
+        return RawFile(self.name, str(self), data)
+
+
+def find(directory: Path, *names: str, digest: str = "", size: int = -1) -> RawFile:
+    """The first of ``names`` that is there; a file of the published size must have the published digest."""
+    refused: UserError | None = None
     for name in names:
-        for found in find_all(directory, name):
-            return found
+        for place in places(directory, name):
+            file = place.read()
+            try:
+                if len(file.data) == size:
+                    verify(file, digest)
+            except UserError as error:
+                refused = refused or error
+                continue
+            return file
+    if refused is not None:
+        raise refused
     raise MissingDataError(f"{directory} has no {' or '.join(names)}, as a file, gzipped or in an archive")
 
 
 def has(directory: Path, name: str) -> bool:
     """Whether `find` would find it; archives are looked into, but not unpacked."""
-    return next(_places(directory, name), None) is not None
+    return bool(places(directory, name))
 
 
-def find_all(directory: Path, name: str) -> Iterator[RawFile]:
-    """Every file below ``directory`` whose name, a leading ``*`` standing for anything, is ``name`` or ``name.gz``."""
-    for path, member in _places(directory, name):
-        where = str(path) if member is None else f"{path}, {member}"
-        try:
-            data = path.read_bytes() if member is None else _member(path, member)
-            inner = member or path.name
-            if inner.endswith(".gz"):
-                data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
-            raise UserError(f"{where} is damaged or cannot be read ({error}); fetch it again") from None
-        yield RawFile(inner.rpartition("/")[2].removesuffix(".gz"), where, data)
+def find_all(directory: Path, name: str) -> list[RawFile]:
+    """Every file of that name, a leading ``*`` standing for anything; what is there twice, once."""
+    return distinct(places(directory, name))
 
 
-def _places(directory: Path, name: str) -> Iterator[tuple[Path, str | None]]:
+def distinct(found: Iterable[Place]) -> list[RawFile]:
+    """The files at these places; of those with the same content, the first."""
+    files: dict[str, RawFile] = {}
+    for place in found:
+        file = place.read()
+        files.setdefault(hashlib.sha256(file.data).hexdigest(), file)
+    return list(files.values())
+
+
+def places(directory: Path, name: str) -> list[Place]:
+    """Where files of that name lie below ``directory``, plain ones first, then by name: always in one order."""
     files = list(_files(directory))
-    for path in files:
-        if _matches(path.name, name):
-            yield path, None
+    plain = [Place(path) for path in files if _matches(path.name, name)]
+    inside: list[Place] = []
+    broken: UserError | None = None
     for path in files:
         if path.name.endswith(ARCHIVES):
-            for member in _members(path):
-                if _matches(member.rpartition("/")[2], name):
-                    yield path, member
+            try:
+                members = _members(path)
+            except UserError as error:
+                broken = broken or error
+                continue
+            inside += [Place(path, member) for member in members if _matches(member.rpartition("/")[2], name)]
+    found = [*sorted(plain, key=lambda place: place.name), *sorted(inside, key=lambda place: place.name)]
+    if not found and broken is not None:
+        raise broken
+    return found
 
 
 def _matches(found: str, wanted: str) -> bool:
+    if found.startswith("."):  # what file managers leave behind
+        return False
     found = found.removesuffix(".gz")
     return found.endswith(wanted[1:]) if wanted.startswith("*") else found == wanted
 
 
 def _files(directory: Path) -> Iterator[Path]:
     """Files not too deep below, those nearer first."""
-    if not directory.is_dir():
+    try:
+        there = directory.is_dir()
+    except OSError as error:
+        raise UserError(f"{directory} cannot be read ({error.strerror})") from None
+    if not there:
         raise MissingDataError(f"{directory} is no directory")
     level = [directory]
     for _ in range(DEPTH):
@@ -90,7 +141,9 @@ def _files(directory: Path) -> Iterator[Path]:
             try:
                 entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
             except OSError as error:
-                raise UserError(f"{folder} cannot be read ({error.strerror})") from None
+                if folder == directory:
+                    raise UserError(f"{folder} cannot be read ({error.strerror})") from None
+                continue
             for entry in entries:
                 if entry.is_dir():
                     below.append(Path(entry.path))
@@ -106,8 +159,8 @@ def _members(path: Path) -> list[str]:
                 return archive.namelist()
         with tarfile.open(path) as tar:
             return [member.name for member in tar if member.isfile()]
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
-        raise UserError(f"{path} is damaged or cannot be read ({error}); fetch it again") from None
+    except _DAMAGE as error:
+        raise UserError(f"{path} is damaged or cannot be read ({first_line(error)}); fetch it again") from None
 
 
 def _member(path: Path, member: str) -> bytes:

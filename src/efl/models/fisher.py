@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from efl.models.chain import qualified
 from efl.models.flat import FlatModel, Rows, sample_losses
 
-SAMPLES_AT_ONCE = 32
+FLOATS_AT_ONCE = 2**25  # of per-sample gradients
 
 
 def exact_fisher(
@@ -85,8 +85,9 @@ def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights:
 
     per_sample = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     total = torch.zeros(model.n)
-    for start in range(0, len(x), SAMPLES_AT_ONCE):
-        part = slice(start, start + SAMPLES_AT_ONCE)
+    at_once = max(1, min(32, FLOATS_AT_ONCE // model.n))
+    for start in range(0, len(x), at_once):
+        part = slice(start, start + at_once)
         grads = per_sample(parameters, x[part], y[part])
         pieces = [torch.tensordot(weights[part], grads[name].square(), dims=1).reshape(-1) for name in names]
         total += torch.cat(pieces)

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from efl.errors import UserError
 from efl.federation.federation import Federation
-from efl.federation.prepared import Prepared, Tensors, data_directory, location, read_prepared, write_prepared
+from efl.federation.prepared import (
+    Prepared,
+    Tensors,
+    data_directory,
+    expanded,
+    is_prepared,
+    location,
+    read_prepared,
+    write_prepared,
+)
 from efl.federation.raw import MissingDataError
 from efl.federation.sources import cifar100, digits, idx, sent140, shakespeare, synthetic
 from efl.federation.sources.request import Request
@@ -141,11 +151,12 @@ def prepare(
     if source.read is None:
         raise UserError(f"{dataset} needs no preparing")
     if files is not None:
-        prepared = source.read(Path(files).expanduser())
+        prepared = source.read(expanded(files))
     else:
         from efl.federation.hub import download
 
         prepared = download(dataset, source)
+    _refuse_empty(dataset, prepared)
     write_prepared(location(data_directory(data_dir), dataset), prepared)
     return prepared
 
@@ -154,7 +165,7 @@ def obtain(dataset: str, directory: Path) -> Prepared:
     """A data set from the data directory: prepared before, or prepared now from published files lying there."""
     source, path = SOURCES[dataset], location(directory, dataset)
     assert source.read is not None
-    if path.exists():
+    if is_prepared(directory, dataset):
         return read_prepared(path)
     own = directory / dataset
     try:
@@ -163,5 +174,12 @@ def obtain(dataset: str, directory: Path) -> Prepared:
         raise UserError(
             f"{dataset} is not in {directory}; {source.fetch}, then: efl data prepare {dataset} --from DIR"
         ) from None
-    write_prepared(path, prepared)
+    _refuse_empty(dataset, prepared)
+    with suppress(UserError):  # a directory that may not be written to: read it again next time
+        write_prepared(path, prepared)
     return prepared
+
+
+def _refuse_empty(dataset: str, prepared: Prepared) -> None:
+    if any(tensor.numel() == 0 for tensor in prepared.tensors.values()):
+        raise UserError(f"the files of {dataset} hold no samples ({prepared.about})")

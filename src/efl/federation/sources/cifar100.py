@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from efl.errors import UserError
 from efl.federation.federation import Federation
 from efl.federation.inputs import Pixels
-from efl.federation.prepared import Prepared, Tensors
+from efl.federation.prepared import Prepared, Tensors, pooled
 from efl.federation.raw import RawFile, find, has, verify
 from efl.federation.sources.request import Request
 
@@ -37,9 +36,7 @@ def read(directory: Path) -> Prepared:
         parts = [_records(find(directory, f"{part}.bin")) for part in ("train", "test")]
     else:
         parts = [_pickled(find(directory, part)) for part in ("train", "test")]
-    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    about = " + ".join(f"{len(part_labels):,}" for _, part_labels in parts) + " images"
-    return Prepared({"images": torch.from_numpy(images), "labels": torch.from_numpy(labels)}, about)
+    return pooled(parts)
 
 
 def load(request: Request, tensors: Tensors) -> Federation:
@@ -63,7 +60,7 @@ def _pickled(file: RawFile) -> Part:
     try:
         table = _SafeUnpickler(io.BytesIO(file.data), encoding="bytes").load()
         images = np.asarray(table[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
-        labels = np.asarray(table[b"fine_labels"], dtype=np.int64)
+        labels = np.asarray(table[b"fine_labels"], dtype=np.int64).reshape(-1)
     except UserError:
         raise
     except Exception as error:  # a pickle can be wrong in as many ways as a program

@@ -7,22 +7,21 @@ the same classes instead.
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from efl.errors import UserError
 from efl.federation.federation import Federation
 from efl.federation.inputs import Pixels
-from efl.federation.prepared import Prepared, Tensors
-from efl.federation.raw import RawFile, find, read_idx, verify
+from efl.federation.prepared import Prepared, Tensors, pooled
+from efl.federation.raw import RawFile, find, read_idx
 from efl.federation.sources.request import Request
 
-# Of the unpacked files, with their sizes in bytes.
-MNIST_SUMS = {
-    ("train-images-idx3-ubyte", 47040016): "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    ("train-labels-idx1-ubyte", 60008): "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    ("t10k-images-idx3-ubyte", 7840016): "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    ("t10k-labels-idx1-ubyte", 10008): "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+# The files of MNIST unpacked: bytes, SHA-256.
+PUBLISHED = {
+    "train-images-idx3-ubyte": (47040016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    "train-labels-idx1-ubyte": (60008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    "t10k-images-idx3-ubyte": (7840016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    "t10k-labels-idx1-ubyte": (10008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 }
 PIXELS = {"mnist": Pixels((0.1307,), (0.3081,)), "emnist": Pixels((0.1736,), (0.3317,))}
 CLASSES = {"mnist": 10, "emnist": 62}
@@ -32,12 +31,12 @@ def read_mnist(directory: Path) -> Prepared:
     """The four files of MNIST; torchvision's folder will do."""
     parts = []
     for part in ("train", "t10k"):
-        images, labels = find(directory, f"{part}-images-idx3-ubyte"), find(directory, f"{part}-labels-idx1-ubyte")
-        for file in (images, labels):
-            if digest := MNIST_SUMS.get((file.name, len(file.data))):
-                verify(file, f"sha256:{digest}")
+        images, labels = (
+            find(directory, name, size=PUBLISHED[name][0], digest=f"sha256:{PUBLISHED[name][1]}")
+            for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+        )
         parts.append(_part(images, labels, 10))
-    return _pooled(parts)
+    return pooled(parts)
 
 
 def read_emnist(directory: Path) -> Prepared:
@@ -48,7 +47,7 @@ def read_emnist(directory: Path) -> Prepared:
         labels = find(directory, f"emnist-byclass-{part}-labels-idx1-ubyte")
         pixels, classes = _part(images, labels, 62)
         parts.append((np.ascontiguousarray(pixels.transpose(0, 2, 1)), classes))
-    return _pooled(parts)
+    return pooled(parts)
 
 
 def load(request: Request, tensors: Tensors) -> Federation:
@@ -75,10 +74,3 @@ def _part(images: RawFile, labels: RawFile, classes: int) -> Part:
     if len(numbers) and numbers.max() >= classes:
         raise UserError(f"{labels.where} should have labels 0 … {classes - 1}, but has {numbers.max()}")
     return pixels, numbers
-
-
-def _pooled(parts: list[Part]) -> Prepared:
-    about = " + ".join(f"{len(labels):,}" for _, labels in parts) + " images"
-    images = torch.from_numpy(np.concatenate([images for images, _ in parts]))
-    labels = torch.from_numpy(np.concatenate([labels for _, labels in parts]))
-    return Prepared({"images": images, "labels": labels}, about)

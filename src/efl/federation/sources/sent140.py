@@ -37,7 +37,8 @@ Tweet = tuple[str, int, str]
 
 def read(directory: Path) -> Prepared:
     """Every ``.csv`` file below ``directory``: target, id, date, flag, user, text."""
-    tweets = [tweet for file in find_all(directory, "*.csv") for tweet in _rows(file)]
+    files = find_all(directory, "*.csv")
+    tweets = [tweet for file in [f for f in files if _looks_right(f)] or files for tweet in _rows(file)]
     if not tweets:
         raise MissingDataError(f"{directory} has no .csv file of Sentiment140, as a file, gzipped or in an archive")
     return from_tweets(tweets)
@@ -112,15 +113,29 @@ def known_words(tweets: NDArray[np.int32]) -> Indices:
     return order[counts[order] >= SEEN_OFTEN]
 
 
+def _looks_right(file: RawFile) -> bool:
+    """Whether the first row is one of Sentiment140; a folder may hold tables of other things as well."""
+    try:
+        return next(_rows(RawFile(file.name, file.where, file.data[:10_000])), None) is not None
+    except UserError:
+        return False
+
+
 def _rows(file: RawFile) -> Iterator[Tweet]:
     try:
-        text = file.data.decode("utf-8")
+        file.data.decode("utf-8")
+        encoding = "utf-8"
     except UnicodeDecodeError:
-        text = file.data.decode("latin-1")  # as published
-    for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), start=1):
-        if len(row) != 6 or row[0] not in ("0", "2", "4"):
-            raise UserError(
-                f"{file.where}, row {number}: expected target (0, 2 or 4), id, date, flag, user, text, found {row[:6]}"
-            )
-        if row[0] in GLAD:
-            yield row[4], GLAD[row[0]], row[5]
+        encoding = "latin-1"  # as published
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(file.data), encoding, newline=""))
+    try:
+        for number, row in enumerate(lines, start=1):
+            if len(row) != 6 or row[0] not in ("0", "2", "4"):
+                raise UserError(
+                    f"{file.where}, row {number}: expected target (0, 2 or 4), id, date, flag, user, text, "
+                    f"found {row[:6]}"
+                )
+            if row[0] in GLAD:
+                yield row[4], GLAD[row[0]], row[5]
+    except csv.Error as error:
+        raise UserError(f"{file.where} is no table of Sentiment140 ({error})") from None

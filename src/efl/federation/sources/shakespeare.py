@@ -19,7 +19,7 @@ from efl.errors import UserError
 from efl.federation.federation import Federation
 from efl.federation.inputs import as_tokens
 from efl.federation.prepared import Prepared, Tensors
-from efl.federation.raw import MissingDataError, RawFile, find_all
+from efl.federation.raw import MissingDataError, Place, RawFile, distinct, find_all, places
 from efl.federation.sources.request import Request
 from efl.rng import Purpose, stream
 
@@ -34,10 +34,18 @@ def read(directory: Path) -> Prepared:
     """Every ``.jsonl`` file below ``directory``, or else every ``.json`` file of LEAF."""
     speeches = [entry for file in find_all(directory, "*.jsonl") for entry in _json_lines(file)]
     if not speeches:
-        speeches = [entry for file in find_all(directory, "*.json") for entry in _leaf(file)]
+        speeches = [entry for file in distinct(_one_stage(places(directory, "*.json"))) for entry in _leaf(file)]
     if not speeches:
         raise MissingDataError(f"{directory} has no .jsonl file of roles, nor LEAF's .json files")
     return from_speeches(speeches)
+
+
+def _one_stage(found: list[Place]) -> list[Place]:
+    """LEAF's scripts leave every stage of their work behind, each with the same text; the last one counts."""
+    for stage in ({"train", "test"}, {"rem_user_data"}, {"sampled_data"}, {"all_data"}):
+        if chosen := [place for place in found if stage & set(Path(place.member or place.path).parts)]:
+            return chosen
+    return found
 
 
 def from_speeches(speeches: list[tuple[Role, str]]) -> Prepared:
@@ -47,8 +55,10 @@ def from_speeches(speeches: list[tuple[Role, str]]) -> Prepared:
         roles.setdefault(role, []).append(text)
     codes = [encode("\n".join(texts)) for texts in roles.values()]
     starts = np.cumsum([0, *map(len, codes)])
-    plays = len({play for play, _ in roles})
-    about = f"{plays} plays, {len(roles):,} roles, {starts[-1]:,} characters"
+    plays = {play for play, _ in roles if play}
+    about = f"{len(roles):,} roles, {starts[-1]:,} characters"
+    if plays:
+        about = f"{len(plays)} plays, {about}"
     return Prepared(
         {"characters": torch.from_numpy(np.concatenate(codes)), "starts": torch.from_numpy(starts)},
         about,
@@ -106,6 +116,8 @@ def _json_lines(file: RawFile) -> Iterator[tuple[Role, str]]:
         try:
             entry = json.loads(line)
             role = (str(entry["play"]), str(entry["role"]))
+            if isinstance(entry["speeches"], str):
+                raise TypeError("speeches must be a list")
             text = "\n".join(entry["speeches"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
@@ -117,13 +129,12 @@ def _json_lines(file: RawFile) -> Iterator[tuple[Role, str]]:
 def _leaf(file: RawFile) -> Iterator[tuple[Role, str]]:
     try:
         users = json.loads(file.data)["user_data"]
-        found = [(str(user), data["x"], data["y"]) for user, data in users.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        found = [(str(user), list(merged(data["x"], data["y"]))) for user, data in users.items()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f'{file.where}: expected LEAF\'s {{"user_data": {{user: {{"x", "y"}}}}}} ({error!r})') from None
-    for user, windows, following in found:
-        play = user.partition("_ACT")[0].partition("__")[0]
-        for text in merged(windows, following):
-            yield (play, user), text
+    for user, texts in found:
+        for text in texts:
+            yield ("", user), text
 
 
 def merged(windows: list[str], following: list[str]) -> Iterator[str]:
