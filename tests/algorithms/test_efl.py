@@ -20,7 +20,7 @@ from efl.engine.setup import prepare
 from efl.engine.work import batch_indices
 from efl.models import Task, build
 from efl.rng import Purpose, stream, torch_seed
-from efl.wire import Dense, Field, Message, decode
+from efl.wire import Dense, Field, Layout, Message, decode
 
 COMPLETE = Fleet(stragglers=0.0, inactive=0.0)
 UNCOMPRESSED = {"density_up": 1.0, "density_down": 1.0}
@@ -95,7 +95,7 @@ def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(d
     def watched_exchange(round_, requests):
         exchange = real_exchange(round_, requests)
         for client, blob in exchange.replies.items():
-            update = decode(Message.from_bytes(blob, "reply").parts["update"], coordinator.model.n)
+            update = decode(Message.from_bytes(blob, "reply").parts["update"], coordinator.context)
             value = torch.from_numpy(update.onto(np.zeros(coordinator.model.n, np.float32))).double()
             arrived[client] = arrived.get(client, 0.0) + value
         return exchange
@@ -108,7 +108,7 @@ def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(d
         left = host.store.read([client])["residual"][0].double()
         last = host.store.last_upload(client)
         if last.round != coordinator.roster.accepted[client]:
-            left += torch.from_numpy(decode(last.parts["update"], len(left)).onto(np.zeros(len(left), np.float32)))
+            left += torch.from_numpy(last.parts["update"].onto(np.zeros(len(left), np.float32)))
         assert torch.allclose(arrived.get(client, 0.0) + left, total, atol=2e-5)
     assert torch.allclose(algorithm.books["out"] + algorithm.books["left"], algorithm.books["in"], atol=2e-5)
     # The server applied what it broadcast, no more and no less; the clients' copy is the same, bit for bit.
@@ -119,7 +119,7 @@ def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(d
 
 
 def settings_for(n, local_steps=20):
-    return RoundSettings(0, 0.1, local_steps, 10, [(0, n)])
+    return RoundSettings(0, 0.1, local_steps, 10, Layout.flat(n))
 
 
 @pytest.mark.parametrize("selection", ["uniform", "share"])
@@ -236,8 +236,8 @@ def test_the_field_sums_what_clients_sent():
     algorithm = EFL(elasticity=1.0, field="dense")
     server = algorithm.start(torch.tensor([1.0, 2.0]))
     fields = [
-        Field(2, None, np.float32([1, 0]), np.float32([0.5, 0])),
-        Field(2, None, np.float32([3, 2]), np.float32([-0.5, 1])),
+        Field(Layout.flat(2), None, np.float32([1, 0]), np.float32([0.5, 0])),
+        Field(Layout.flat(2), None, np.float32([3, 2]), np.float32([-0.5, 1])),
     ]
     contributions = [
         Contribution(k, 1, 0.5, 1.0, 1.0, 20, {"update": Dense(np.float32([1, 2])), "field": field})
@@ -245,8 +245,8 @@ def test_the_field_sums_what_clients_sent():
     ]
     server, _ = algorithm.aggregate(server, contributions, settings_for(2))
     assert torch.equal(server.tensors["fisher"], torch.tensor([4.0, 2.0]))
-    assert torch.equal(server.tensors["fisher_w"], torch.tensor([1 * 1.5 + 3 * 0.5, 2 * 3.0]))
-    told = algorithm.broadcast(server)["field"]
+    assert torch.equal(server.tensors["anchor"], torch.tensor([(1 * 1.5 + 3 * 0.5) / 4, 3.0]))
+    told = algorithm.broadcast(server, settings_for(2))["field"]
     assert np.allclose(told.displacement, [3.0 / 4 - 1.0, 3.0 - 2.0])
 
 

@@ -7,18 +7,20 @@ from hypothesis import strategies as st
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, completion_scale
 from efl.algorithms.parts.ternary import LONG, largest, sparsify_ternary, subtract
-from efl.wire import Dense
+from efl.wire import Dense, Layout
 
 
 def dense(sent):
-    return torch.stack([torch.from_numpy(row.onto(np.zeros(row.n, np.float32))) for row in sent])
+    return torch.stack([torch.from_numpy(row.onto(np.zeros(row.layout.n, np.float32))) for row in sent])
 
 
 def test_st_by_hand():
     """n = 8, q = 1/4: k = 2, e = 4, μ = (5 + 4) / 2; the second row in two halves of k = 1 each."""
     row = torch.tensor([[0.0, 5.0, -4.0, 3.0, 1.0, -2.0, 0.5, 0.0]])
-    assert torch.equal(dense(sparsify_ternary(row, 0.25, [(0, 8)])), torch.tensor([[0, 4.5, -4.5, 0, 0, 0, 0, 0]]))
-    halves = dense(sparsify_ternary(row, 0.25, [(0, 4), (4, 8)]))
+    assert torch.equal(
+        dense(sparsify_ternary(row, 0.25, Layout.flat(8))), torch.tensor([[0, 4.5, -4.5, 0, 0, 0, 0, 0]])
+    )
+    halves = dense(sparsify_ternary(row, 0.25, Layout(((4,), (4,))), whole=False))
     assert torch.equal(halves, torch.tensor([[0, 5.0, 0, 0, 0, -2.0, 0, 0]]))
 
 
@@ -26,7 +28,7 @@ def test_st_by_hand():
 @given(seed=st.integers(0, 999), density=st.floats(0.001, 1.0), rows=st.integers(1, 4), cut=st.integers(1, 59))
 def test_sent_and_left_make_what_was_there(seed, density, rows, cut):
     matrix = torch.randn(rows, 60, generator=torch.Generator().manual_seed(seed))
-    sent = sparsify_ternary(matrix, density, [(0, cut), (cut, 60)])
+    sent = sparsify_ternary(matrix, density, Layout(((cut,), (60 - cut,))), whole=False)
     left = subtract(matrix.clone(), sent)
     assert torch.allclose(dense(sent) + left, matrix, atol=1e-6)
     for row, update in enumerate(sent):
@@ -39,24 +41,26 @@ def test_sent_and_left_make_what_was_there(seed, density, rows, cut):
 
 
 def test_st_of_zeros_sends_nothing_and_of_few_values_only_those():
-    sent = sparsify_ternary(torch.tensor([[0.0] * 10, [0.0] * 9 + [2.0]]), 0.5, [(0, 5), (5, 10)])
+    rows = torch.tensor([[0.0] * 10, [0.0] * 9 + [2.0]])
+    sent = sparsify_ternary(rows, 0.5, Layout(((5,), (5,))), whole=False)
     assert len(sent[0].positions) == 0
     assert (sent[1].positions.tolist(), sent[1].values.tolist()) == ([9], [2.0])
-    assert sent[0].counts == (0, 0)
+    assert sent[0].scales.tolist() == [0.0, 0.0]
 
 
 def test_of_ties_at_the_threshold_the_first_are_kept():
-    sent = sparsify_ternary(torch.tensor([[1.0, -1.0, 1.0, 0.5]]), 0.5, [(0, 4)])[0]
+    sent = sparsify_ternary(torch.tensor([[1.0, -1.0, 1.0, 0.5]]), 0.5, Layout.flat(4))[0]
     assert sent.positions.tolist() == [0, 1]
     assert sent.values.tolist() == [1.0, -1.0]
 
 
 def test_zeros_at_the_end_change_no_mean():
     """A last segment, or a last row, with nothing to send."""
-    alone = sparsify_ternary(torch.tensor([[1.0, 2, 3, 4, 0, 0]]), 1.0, [(0, 4), (4, 6)])[0]
+    halves = Layout(((4,), (2,)))
+    alone = sparsify_ternary(torch.tensor([[1.0, 2, 3, 4, 0, 0]]), 1.0, halves, whole=False)[0]
     assert alone.scales.tolist() == [2.5, 0.0]
     rows = torch.tensor([[4.0, 6.0, 0.0], [0.0, 0.0, 0.0]])
-    assert [sent.scales.tolist() for sent in sparsify_ternary(rows, 1.0, [(0, 3)])] == [[5.0], [0.0]]
+    assert [sent.scales.tolist() for sent in sparsify_ternary(rows, 1.0, Layout.flat(3))] == [[5.0], [0.0]]
 
 
 @settings(max_examples=60, deadline=None)

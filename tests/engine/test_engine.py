@@ -58,17 +58,20 @@ def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits)
     coordinator, host = assemble(digits, fleet=Fleet(stragglers=0.0, inactive=0.0), cohort=3, local_steps=2)
     whole_model = 4 * coordinator.model.n
     seen: dict[int, int] = {}
+    billed = 0
     real = coordinator.transport.exchange
 
     def watched(round_, requests):
         for client, blob in requests.items():
             message = Message.from_bytes(blob, "request")
-            if client not in seen:
-                assert message.header["base"] == -1
+            if message.header["how"] == "model":
                 assert len(blob) > whole_model
             else:
-                assert message.header["base"] == seen[client] or len(blob) > whole_model
+                assert message.header["base"] == seen.get(client, 0)
+            assert ("start" in message.header) == (client not in seen and message.header["how"] != "model")
             seen[client] = message.header["version"]
+            nonlocal billed
+            billed += len(blob)
         return real(round_, requests)
 
     coordinator.transport.exchange = watched
@@ -77,6 +80,7 @@ def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits)
         coordinator.play(round_)
         assert torch.equal(host.w, before)
     assert len(seen) == 20
+    assert coordinator.ledger.down == billed
     assert sum(map(len, coordinator.log.blobs)) <= whole_model
 
 

@@ -133,6 +133,7 @@ DIGITS, MNIST, EMNIST = Task((1, 8, 8), 10), Task((1, 28, 28), 10), Task((1, 28,
         ("mlp200", DIGITS, 55_210),
         ("cnn", DIGITS, 13_706),
         ("cnn", MNIST, 105_866),
+        ("cnn_large", MNIST, 1_663_370),  # as in McMahan et al. 2017
         ("vgg11", Task((3, 32, 32), 10), 865_482),  # as in Sattler et al. 2019
         ("vgg11", Task((3, 32, 32), 100), 877_092),
         ("resnet50", EMNIST, 23_626_238),

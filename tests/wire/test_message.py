@@ -36,7 +36,7 @@ def test_the_log_serves_whoever_it_reaches_back_to():
     assert log.version == 3
     assert log.since(1) == (b"two", b"three")
     assert log.since(3) == ()
-    assert log.since(None) is None
+    assert log.since(4) is None
 
 
 def test_the_log_is_never_longer_than_the_model():

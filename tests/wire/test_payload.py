@@ -3,66 +3,167 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from efl.bench.fuzz import fuzz
 from efl.errors import WireError
-from efl.wire import Dense, Field, Ternary, decode, encode
-from efl.wire.positions import pack_positions, unpack_positions
+from efl.wire import Context, Dense, Field, Layout, RankOne, Ternary, decode, encode
+from efl.wire.merged import pack_merged, unpack_merged
+from efl.wire.positions import pack_places, unpack_places
+from efl.wire.reader import Reader
+
+CNN = Layout(((16, 1, 3, 3), (16,), (32, 16, 3, 3), (32,), (64, 800), (64,), (10, 64), (10,)))
 
 
-def random_ternary(n, k, seed, segments=1):
+@st.composite
+def layouts(draw):
+    shape = st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple)
+    return Layout(tuple(draw(st.lists(shape, min_size=1, max_size=5))))
+
+
+def skewed(layout, seed):
+    """Non-negative numbers with the rows and columns of a real Fisher diagonal: some large, some zero."""
     rng = np.random.default_rng(seed)
-    positions = np.sort(rng.choice(n, k, replace=False))
-    cuts = np.sort(rng.integers(0, k + 1, segments - 1))
-    counts = tuple(np.diff([0, *cuts, k]).tolist())
-    scales = rng.random(segments).astype(np.float32)
-    return Ternary(n, positions, rng.random(k) < 0.5, counts, scales)
+    pieces = []
+    for block in layout.blocks:
+        rows, columns = np.exp(2 * rng.normal(size=(block.rows, 1))), np.exp(2 * rng.normal(size=(1, block.columns)))
+        rows[rng.random(rows.shape) < 0.1] = 0
+        pieces.append((rows * columns * np.exp(rng.normal(size=(block.rows, block.columns)))).reshape(-1))
+    return np.concatenate(pieces).astype(np.float32)
+
+
+def some_positions(n, share, seed):
+    rng = np.random.default_rng(seed)
+    return np.sort(rng.choice(n, int(n * share), replace=False))
+
+
+def random_ternary(layout, share, seed, scales=1):
+    rng = np.random.default_rng(seed)
+    positions = some_positions(layout.n, share, seed)
+    return Ternary(layout, positions, rng.random(len(positions)) < 0.5, rng.random(scales).astype(np.float32))
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_positions_survive_the_way(data):
-    n = data.draw(st.integers(1, 3000))
-    positions = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1)))), dtype=np.int64)
-    packed = pack_positions(positions)
-    assert np.array_equal(unpack_positions(packed, n), positions)
+@given(data=st.data())
+def test_places_survive_the_way(data):
+    sizes = data.draw(st.lists(st.integers(0, 300), min_size=1, max_size=6))
+    bounds = np.cumsum([0, *sizes])
+    places = np.array(sorted(data.draw(st.sets(st.integers(0, max(int(bounds[-1]) - 1, 0))))), dtype=np.int64)
+    places = places[places < bounds[-1]]
+    reader = Reader(pack_places(places, bounds))
+    assert np.array_equal(unpack_places(reader, bounds), places)
+    reader.end()
 
 
-@settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 5000), share=st.floats(0, 1), seed=st.integers(0, 99), segments=st.integers(1, 5))
-def test_ternary_survives_the_way(n, share, seed, segments):
-    sent = random_ternary(n, int(n * share), seed, segments)
-    got = decode(encode(sent), n)
+@settings(max_examples=100, deadline=None)
+@given(layout=layouts(), seed=st.integers(0, 999))
+def test_an_arrangement_is_a_bijection_and_keeps_to_its_classes(layout, seed):
+    field = RankOne.of(skewed(layout, seed), layout)
+    arrangement = field.arrangement
+    everything = np.arange(layout.n)
+    places = arrangement.place(everything)
+    assert np.array_equal(np.sort(places), everything)
+    assert np.array_equal(arrangement.position(everything)[places], everything)
+    classes = np.searchsorted(arrangement.bounds, places, side="right") - 1
+    for block in layout.blocks:
+        inside = slice(block.start, block.stop)
+        rows, columns = np.divmod(np.arange(block.stop - block.start), block.columns)
+        first_row, first_column = (
+            sum(getattr(b, s) for b in layout.blocks if b.start < block.start) for s in ("rows", "columns")
+        )
+        steps = field.rows[first_row + rows] + field.columns[first_column + columns]
+        octaves = np.minimum((steps.max() - steps) // 8, 23)
+        assert np.array_equal(np.unique(octaves, return_inverse=True)[1], classes[inside] - classes[inside].min())
+    sizes = np.diff(arrangement.bounds)
+    assert (sizes > 0).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(layout=layouts(), share=st.floats(0, 1), seed=st.integers(0, 99), each=st.booleans(), field=st.booleans())
+def test_ternary_survives_the_way(layout, share, seed, each, field):
+    context = Context(layout, RankOne.of(skewed(layout, seed), layout) if field else None)
+    sent = random_ternary(layout, share, seed, len(layout.blocks) if each else 1)
+    got = decode(encode(sent, context), context)
     assert np.array_equal(got.positions, sent.positions)
     assert np.array_equal(got.values, sent.values)
-    reference = np.random.default_rng(seed).normal(size=n).astype(np.float32)
+    reference = np.random.default_rng(seed).normal(size=layout.n).astype(np.float32)
     expected = reference.copy()
     expected[sent.positions] += sent.values
     assert np.array_equal(got.onto(reference), expected)
 
 
+def likely(field, count, seed):
+    """Non-zeros where a field is large, as those of real updates are."""
+    rng = np.random.default_rng(seed)
+    return np.sort(np.argsort(-field * np.exp(rng.normal(size=len(field))))[:count])
+
+
+def test_long_updates_are_coded_by_the_field_where_that_is_shorter():
+    fisher = skewed(CNN, 0)
+    plain, by_field = Context(CNN), Context(CNN, RankOne.of(fisher, CNN))
+    positions = likely(fisher, CNN.n // 20, 1)
+    sent = Ternary(CNN, positions, np.arange(len(positions)) % 2 == 0, np.float32([0.5]))
+    short, long = encode(sent, by_field), encode(sent, plain)
+    assert len(short) < 0.8 * len(long)
+    got = decode(short, by_field)
+    assert np.array_equal(got.positions, positions)
+    assert np.array_equal(got.positive, sent.positive)
+    with pytest.raises(WireError, match="a field that this side does not have"):
+        decode(short, plain)
+    anywhere = random_ternary(CNN, 0.05, 2)  # the field says nothing about these: it must not cost anything
+    assert len(encode(anywhere, by_field)) <= len(encode(anywhere, plain)) + 1
+
+
 def test_dense_survives_the_way_and_replaces():
     values = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    got = decode(encode(Dense(values)), 100)
+    got = decode(encode(Dense(values), Context.flat(100)), Context.flat(100))
     assert np.array_equal(got.onto(np.zeros(100, np.float32)), values)
 
 
-def test_sparse_field_is_rounded_on_the_way_once():
-    rng = np.random.default_rng(0)
-    fisher = np.exp(rng.normal(size=50) * 4).astype(np.float32)
-    moved = rng.normal(size=50).astype(np.float32)
-    index = np.sort(rng.choice(1000, 50, replace=False))
-    got = decode(encode(Field(1000, index, fisher, moved)), 1000)
+def test_half_precision_is_rounded_once_and_half_as_long():
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    context = Context.flat(1000)
+    blob = encode(Dense(values, half=True), context)
+    assert len(blob) == 2001
+    got = decode(blob, context)
+    assert np.allclose(got.values, values, rtol=2**-8)
+    assert encode(got, context) == blob
+
+
+@settings(max_examples=50, deadline=None)
+@given(layout=layouts(), seed=st.integers(0, 99), outlined=st.booleans(), shared=st.booleans(), share=st.floats(0, 1))
+def test_a_short_field_is_rounded_on_the_way_once(layout, seed, outlined, shared, share):
+    rng = np.random.default_rng(seed)
+    fisher, index = skewed(layout, seed), some_positions(layout.n, share, seed)
+    index = index[fisher[index] > 0]
+    context = Context(layout, RankOne.of(skewed(layout, seed + 1), layout) if shared else None)
+    outline = RankOne.of(fisher, layout) if outlined else None
+    moved = rng.normal(size=len(index)).astype(np.float32)
+    sent = Field(layout, index, fisher[index], moved, outline)
+    got = decode(encode(sent, context), context)
     assert np.array_equal(got.index, index)
-    assert np.allclose(got.fisher, fisher, rtol=0.05)
-    assert np.allclose(got.displacement, moved, rtol=2**-8)
-    again = decode(encode(got), 1000)
+    assert np.allclose(got.fisher, sent.fisher, rtol=0.05)
+    assert np.allclose(got.displacement, moved, rtol=0.15)
+    if outlined:
+        assert np.array_equal(got.outline.rows, outline.rows)
+        assert np.array_equal(got.outline.columns, outline.columns)
+        assert np.array_equal(got.outline.dense(), outline.dense())
+    again = decode(encode(got, context), context)
     assert np.array_equal(again.fisher, got.fisher)
     assert np.array_equal(again.displacement, got.displacement)
 
 
-def test_dense_field_is_exact():
+def test_an_outline_is_exact_but_for_rounding_where_a_field_is_rank_one():
+    layout = Layout(((6, 4), (5,)))
+    rows, columns = np.array([1, 2, 4, 8, 0, 1]), np.array([3, 1, 0.5, 0])
+    values = np.concatenate([np.outer(rows, columns).reshape(-1), [1, 2, 3, 0, 5]]).astype(np.float32)
+    guess = RankOne.of(values, layout).dense()
+    assert np.allclose(guess, values, rtol=0.1)
+    assert (guess[values == 0] == 0).all()
+
+
+def test_a_full_field_is_exact():
     rng = np.random.default_rng(0)
-    field = Field(40, None, rng.random(40).astype(np.float32), rng.normal(size=40).astype(np.float32))
-    got = decode(encode(field), 40)
+    field = Field(Layout.flat(40), None, rng.random(40).astype(np.float32), rng.normal(size=40).astype(np.float32))
+    got = decode(encode(field, Context.flat(40)), Context.flat(40))
     assert got.index is None
     assert np.array_equal(got.fisher, field.fisher)
     assert np.array_equal(got.displacement, field.displacement)
@@ -72,40 +173,105 @@ def test_uniform_positions_cost_little_more_than_their_entropy():
     n, k = 10_000_000, 100_000
     q = k / n
     limit = (-(q * np.log2(q) + (1 - q) * np.log2(1 - q)) / q + 1) * k / 8
-    assert len(encode(random_ternary(n, k, 0))) < 1.005 * limit
+    assert len(encode(random_ternary(Layout.flat(n), q, 0), Context.flat(n))) < 1.005 * limit
+
+
+@settings(max_examples=50, deadline=None)
+@given(layout=layouts(), seed=st.integers(0, 99), count=st.integers(1, 5), share=st.floats(0, 0.6))
+def test_merged_increments_are_recovered_one_by_one(layout, seed, count, share):
+    context = Context(layout, RankOne.of(skewed(layout, seed), layout))
+    sent = [random_ternary(layout, share, seed + i, 1 if i % 2 else len(layout.blocks)) for i in range(count)]
+    got = unpack_merged(pack_merged(sent, context), context)
+    assert len(got) == count
+    for one, other in zip(sent, got, strict=True):
+        assert np.array_equal(one.positions, other.positions)
+        assert np.array_equal(one.values, other.values)
+
+
+def test_increments_that_overlap_are_shorter_merged():
+    fisher = skewed(CNN, 0)
+    context = Context(CNN)
+    many = [
+        Ternary(CNN, at, np.ones(len(at), bool), np.float32([1])) for at in (likely(fisher, 2000, s) for s in range(8))
+    ]
+    assert len(pack_merged(many, context)) < 0.95 * sum(len(encode(one, context)) for one in many)
+
+
+# Bytes that are not what they should be
+
+FIELD = RankOne.of(skewed(CNN, 0), CNN)
+CONTEXTS = [Context(CNN), Context(CNN, FIELD)]
+
+
+def samples():
+    fisher = skewed(CNN, 0)
+    at = likely(fisher, 900, 3)
+    payloads = [
+        Dense(fisher),
+        Dense(fisher, half=True),
+        random_ternary(CNN, 0.01, 0),
+        random_ternary(CNN, 0.05, 1, len(CNN.blocks)),
+        Ternary(CNN, at, at % 2 == 0, np.float32([0.1])),
+        Field(CNN, None, fisher, fisher),
+        Field(CNN, at, fisher[at], fisher[at] - 1, FIELD),
+        Field(CNN, at[:50], fisher[at[:50]], fisher[at[:50]] - 1),
+    ]
+    for context in CONTEXTS:
+        for payload in payloads:
+            yield context, decode, encode(payload, context)
+        yield context, unpack_merged, pack_merged(payloads[2:5], context)
+
+
+SAMPLES = list(samples())
+
+
+@settings(max_examples=600, deadline=None)
+@given(data=st.data())
+def test_damaged_payloads_are_refused_or_valid(data):
+    context, read, blob = SAMPLES[data.draw(st.integers(0, len(SAMPLES) - 1))]
+    blob = bytearray(blob)
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(["flip", "cut", "insert", "early"]))
+        # the first bytes are where lengths and counts are
+        where = data.draw(st.integers(0, max(0, min(60, len(blob) - 1) if kind == "early" else len(blob) - 1)))
+        if kind == "cut":
+            del blob[where:]
+        elif kind == "insert":
+            blob[where:where] = data.draw(st.binary(min_size=1, max_size=9))
+        elif blob:
+            blob[where] = data.draw(st.integers(0, 255))
+        if not blob:
+            break
+    check_refused_or_valid(bytes(blob), context, read)
+
+
+def check_refused_or_valid(blob, context, read):
+    try:
+        result = read(blob, context)
+    except WireError:
+        return
+    for payload in result if isinstance(result, list) else [result]:
+        if isinstance(payload, Dense):
+            assert len(payload.values) == context.layout.n
+            assert np.isfinite(payload.values).all()
+        else:
+            at = payload.positions if isinstance(payload, Ternary) else payload.index
+            values = payload.values if isinstance(payload, Ternary) else payload.fisher
+            assert np.isfinite(values).all()
+            if at is not None:
+                assert len(at) == 0 or (at[0] >= 0 and at[-1] < context.layout.n and (np.diff(at) > 0).all())
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_damaged_payloads_are_refused_or_valid(data):
-    n = 500
-    blob = bytearray(encode(random_ternary(n, 40, 1, segments=3)))
-    kind = data.draw(st.sampled_from(["flip", "cut", "grow", "noise"]))
-    if kind == "flip":
-        blob[data.draw(st.integers(0, len(blob) - 1))] ^= data.draw(st.integers(1, 255))
-    elif kind == "cut":
-        blob = blob[: data.draw(st.integers(0, len(blob) - 1))]
-    elif kind == "grow":
-        blob += data.draw(st.binary(min_size=1, max_size=20))
-    else:
-        blob = bytearray(data.draw(st.binary(max_size=200)))
-    try:
-        got = decode(bytes(blob), n)
-    except WireError:
-        return
-    if isinstance(got, Ternary):
-        assert got.positions.max(initial=0) < n
-        assert np.isfinite(got.values).all()
+@given(blob=st.binary(max_size=200), which=st.integers(0, 1))
+def test_random_bytes_are_refused_or_valid(blob, which):
+    check_refused_or_valid(blob, CONTEXTS[which], decode)
+    check_refused_or_valid(blob, CONTEXTS[which], unpack_merged)
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        Dense(np.array([1.0, np.nan], dtype=np.float32)),
-        Dense(np.array([1.0, 2.0, 3.0], dtype=np.float32)),
-        Field(2, None, np.array([-1.0, 1.0], dtype=np.float32), np.zeros(2, np.float32)),
-    ],
-)
-def test_impossible_values_are_refused(payload):
-    with pytest.raises(WireError):
-        decode(encode(payload), 2)
+def test_a_thousand_mutated_messages():
+    """`efl bench fuzz` tries a hundred thousand."""
+    outcome = fuzz(1000)
+    assert outcome.refused + outcome.valid == 1000
+    assert outcome.refused > 500
+    assert outcome.room <= 1

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from efl.models import FlatModel, Rows
-from efl.wire import Payload
+from efl.wire import Layout, Payload
 
 Parts = dict[str, Payload]
 UploadTypes = dict[str, type[Payload]]
@@ -41,7 +41,7 @@ class RoundSettings:
     eta: float
     local_steps: int
     batch_size: int
-    segments: Sequence[tuple[int, int]]
+    layout: Layout
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Algorithm(Protocol):
         """Names of the upload's parts that a client keeps until it knows that they arrived."""
         ...
 
-    def broadcast(self, server: ServerState) -> Parts:
+    def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """What every client is told this round besides the model."""
         ...
 

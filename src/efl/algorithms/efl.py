@@ -20,9 +20,10 @@ from torch import Tensor
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, StepKind, completion_scale
-from efl.algorithms.parts.ternary import largest, sparsify_ternary, subtract
+from efl.algorithms.parts.fields import full_fields, received, short_fields, summed
+from efl.algorithms.parts.ternary import sparsify_ternary, subtract
 from efl.algorithms.parts.weights import inverse_probability, self_normalised
-from efl.errors import UserError, WireError
+from efl.errors import UserError
 from efl.models.fisher import exact_fisher
 from efl.validation import AtLeastOne, Density, NonNegative, Settings
 from efl.wire import Dense, Field, Payload, Ternary
@@ -39,8 +40,6 @@ PAPER: Mapping[str, Any] = {
     "field": "dense",
     "echo": False,
 }
-
-SMALL_FIELD = 700  # coordinates of a sparse field that are always kept: models this small have no tail to cut off
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ class EFL(Settings):
     scope
         ST over the ``whole`` vector, or for each ``tensor`` by itself.
     field, field_density
-        The elastic field travels ``dense``, at 64 bit a parameter, or ``sparse``: rounded, and in models of more than a
-        few hundred parameters at the largest entries only. ``auto`` is dense in a direction that is not compressed.
+        The elastic field travels ``dense``, at 64 bit a parameter, or ``sparse``: rounded, its rows and columns, and
+        the share ``field_density`` of entries that matter most. ``auto`` is dense in a direction not compressed.
     echo
         Whether clients take a lost upload back into their residual.
     """
@@ -91,7 +90,7 @@ class EFL(Settings):
     server_applies: Literal["broadcast", "aggregate"] = "broadcast"
     scope: Literal["tensor", "whole"] = "whole"
     field: Literal["auto", "sparse", "dense"] = "auto"
-    field_density: Density = 0.02
+    field_density: Density = 0.0025
     echo: bool = True
 
     def __post_init__(self) -> None:
@@ -125,24 +124,25 @@ class EFL(Settings):
         """No residual and no elastic field yet."""
         tensors = {"residual": torch.zeros_like(w)}
         if self.elasticity > 0:
-            tensors |= {"fisher": torch.zeros_like(w), "fisher_w": torch.zeros_like(w)}
+            tensors |= {name: torch.zeros_like(w) for name in ("fisher", "told", "anchor")}
         if self.server_applies == "aggregate":
             tensors["own"] = w.clone()
         return ServerState(w, tensors)
 
-    def broadcast(self, server: ServerState) -> Parts:
+    def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """The elastic field of the last round, the anchor told as its displacement from the model."""
         if self.elasticity == 0 or not bool(server.tensors["fisher"].any()):
             return {}
-        fisher = server.tensors["fisher"]
-        anchor = torch.where(fisher > 0, server.tensors["fisher_w"] / fisher, server.w)
-        return {"field": self._pack_field(fisher[None], anchor[None], server.w, self.density_down)[0]}
+        anchor = torch.where(server.tensors["told"] > 0, server.tensors["anchor"], server.w)
+        fields = self._fields(server.tensors["fisher"][None], anchor[None], server.w, self.density_down, settings)
+        return {"field": fields[0]}
 
     # Client
 
     def local_update(self, work: LocalWork) -> list[Parts]:
         """Elastic SGD, then scale, add the residual and compress."""
-        field = _received_field(work)
+        told = work.shared.get("field")
+        field = None if told is None else received(told, work.start, len(work.W))
         step = ElasticStep(field, work.settings.eta, self.elasticity, self.step)
         running = (
             RunningFisher(work.W.shape, work.settings.batch_size)
@@ -157,7 +157,7 @@ class EFL(Settings):
         if self.elasticity == 0:
             return updates
         fisher = self._exact_fisher(work) if running is None else running.mean()
-        fields = self._pack_field(fisher, work.W, work.start, self.density_up)
+        fields = self._fields(fisher, work.W, work.start, self.density_up, work.settings)
         return [{**update, "field": sent} for update, sent in zip(updates, fields, strict=True)]
 
     def _residual(self, work: LocalWork) -> Tensor:
@@ -238,16 +238,10 @@ class EFL(Settings):
         return [share * scale for share, scale in zip(shares, scales, strict=True)]
 
     def _sum_fields(self, server: ServerState, contributions: Sequence[Contribution]) -> ServerState:
-        """U = Σ u^k, V = Σ u^k ⊙ w_s^k."""
+        """U = Σ u^k, V = Σ u^k ⊙ w_s^k, as far as it was told."""
         if self.elasticity == 0:
             return server
-        n = len(server.w)
-        fields = [_unpack_field(contribution.parts["field"], server.w) for contribution in contributions]
-        at = torch.cat([torch.arange(n) if field.index is None else field.index for field in fields])
-        u, anchor = torch.cat([field.fisher for field in fields]), torch.cat([field.anchor for field in fields])
-        fisher = torch.zeros(n).index_add_(0, at, u)
-        fisher_w = torch.zeros(n).index_add_(0, at, u * anchor)
-        return server.having(fisher=fisher, fisher_w=fisher_w)
+        return server.having(**summed([contribution.parts["field"] for contribution in contributions], server.w))
 
     def model(self, server: ServerState) -> Tensor:
         """The server's model: in the paper's form it is not the one clients have."""
@@ -257,33 +251,13 @@ class EFL(Settings):
 
     def _compress(self, matrix: Tensor, density: float, settings: RoundSettings) -> list[Ternary]:
         """ST of every row."""
-        whole = [(0, matrix.shape[1])]
-        return sparsify_ternary(matrix, density, whole if self.scope == "whole" else settings.segments)
+        return sparsify_ternary(matrix, density, settings.layout, whole=self.scope == "whole")
 
-    def _pack_field(self, fisher: Tensor, anchor: Tensor, reference: Tensor, density: float) -> list[Field]:
-        """A field for every row, at all coordinates or at those with the largest Fisher values."""
-        n = fisher.shape[1]
-        u, c, w = fisher.numpy(), anchor.numpy(), reference.numpy()
+    def _fields(
+        self, fisher: Tensor, anchor: Tensor, reference: Tensor, density: float, settings: RoundSettings
+    ) -> list[Field]:
+        """A field for every row, in full or in short."""
+        moved = anchor - reference
         if self.field == "dense" or (self.field == "auto" and density == 1):
-            return [Field(n, None, values, at_anchor - w) for values, at_anchor in zip(u, c, strict=True)]
-        chosen = [largest(values, max(SMALL_FIELD, int(n * self.field_density))) for values in u]
-        return [Field(n, at, u[row, at], c[row, at] - w[at]) for row, at in enumerate(chosen)]
-
-
-def _received_field(work: LocalWork) -> ElasticField | None:
-    """The field clients were told; where it is sparse but many rows share it, whole vectors are quicker."""
-    if "field" not in work.shared:
-        return None
-    field = _unpack_field(work.shared["field"], work.start)
-    return field if len(work.W) == 1 else field.everywhere(work.model.n)
-
-
-def _unpack_field(payload: Payload, reference: Tensor) -> ElasticField:
-    """The field a payload tells, its anchor measured from ``reference``."""
-    if not isinstance(payload, Field):
-        raise WireError("expected an elastic field")
-    fisher, moved = torch.from_numpy(payload.fisher), torch.from_numpy(payload.displacement)
-    if payload.index is None:
-        return ElasticField(None, fisher, reference + moved)
-    index = torch.from_numpy(payload.index)
-    return ElasticField(index, fisher, reference[index] + moved)
+            return full_fields(fisher, moved, settings.layout)
+        return short_fields(fisher, moved, settings.layout, self.field_density)

@@ -43,7 +43,7 @@ class FedAvg(Settings):
         """What is lost is lost."""
         return ()
 
-    def broadcast(self, server: ServerState) -> Parts:
+    def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """The model says it all."""
         return {}
 

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from efl.cli.common import say
+from efl.cli.common import DataOption, say
+from efl.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Speed and size, as ratios.")
 
@@ -23,3 +24,41 @@ def overhead(
 
     for line in measure(repeats):
         say(str(line))
+
+
+@app.command()
+def wire(
+    largest: Annotated[int, typer.Option(min=10_000, help="The longest vector of random positions.")] = 10**8,
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds of training whose messages are looked at.")] = 12,
+    data_dir: DataOption = None,
+) -> None:
+    """Bits and speed of messages, against the limits; on random positions and on real training."""
+    from efl.bench.wire import random_positions, real_messages
+    from efl.federation import load
+
+    n = 10_000
+    while n <= largest:
+        say(str(random_positions(n)))
+        n *= 10
+    for what, dataset, network, training in (
+        ("cnn on mnist", "mnist", "cnn_large", {}),
+        ("LSTM on shakespeare", "shakespeare", "char_lstm", {"learning_rate": 2.0, "batch_size": 10}),
+    ):
+        try:
+            federation = load(dataset, clients=5, data_dir=data_dir)
+        except UserError as error:
+            say(f"{what}: left out; {error}")
+            continue
+        for line in real_messages(what, federation, network, rounds, rounds // 2, **training):
+            say(str(line))
+
+
+@app.command()
+def fuzz(
+    messages: Annotated[int, typer.Option(min=1, help="How many messages to try.")] = 100_000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Damaged and random messages: every one must be refused or be valid content."""
+    from efl.bench.fuzz import fuzz as try_messages
+
+    say(str(try_messages(messages, seed)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -47,8 +48,8 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "host_version": host.version,
         "log_base": coordinator.log.base,
         "log_lengths": [len(blob) for blob in coordinator.log.blobs],
-        "bytes": [coordinator.ledger.up, coordinator.ledger.down],
         "data": host.workshop.federation.fingerprint,
+        "bytes": coordinator.ledger.total,
         "sha256": _digest(tensors),
     }
     write_atomically(directory / f"round-{rounds:06d}.safetensors", save(tensors, {"notes": json.dumps(notes)}))
@@ -102,7 +103,7 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
     log, ends = tensors["log"].numpy().tobytes(), np.cumsum([0, *notes["log_lengths"]]).tolist()
     blobs = tuple(log[start:end] for start, end in pairwise(ends))
     coordinator.log = BroadcastLog(notes["log_base"], blobs)
-    coordinator.ledger = Ledger(*notes["bytes"])
+    coordinator.ledger = Ledger({"up": Counter(notes["bytes"]["up"]), "down": Counter(notes["bytes"]["down"])})
     host.store.restore(_below("store.", tensors))
     host.w, host.version = tensors["host.w"], notes["host_version"]
     return int(notes["rounds"])

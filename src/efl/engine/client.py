@@ -6,19 +6,19 @@ copy of the model, the newest it has been told, from which each client starts.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.engine.state import NEVER, LastUpload, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
 from efl.models import FlatModel
-from efl.wire import Dense, Field, Message, decode, encode
-
-WHOLE_MODEL = -1
+from efl.wire import Context, Dense, Field, Layout, Message, decode, encode, received
 
 
 class ClientHost:
@@ -26,16 +26,21 @@ class ClientHost:
 
     def __init__(self, algorithm: Algorithm, workshop: Workshop) -> None:
         self.algorithm, self.workshop = algorithm, workshop
-        self.store = StateStore(algorithm.client_state(), workshop.model.n)
+        self.plain = Context(layout_of(workshop.model))
+        self.store = StateStore(algorithm.client_state(), self.plain.layout)
         self.w = torch.zeros(workshop.model.n)
         self.version = NEVER
-        self._decoded: tuple[Mapping[str, bytes], Parts] = ({}, {})
+        self._decoded: tuple[Mapping[str, bytes], Parts, Context] = ({}, {}, self.plain)
 
     def answer(self, requests: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
         """Replies of the clients that have something to say; ``steps`` is what each can do before time is up."""
         messages = {client: Message.from_bytes(blob, "request") for client, blob in requests.items()}
         able = {client: steps[client] for client, message in messages.items() if self._may_send(message, steps[client])}
         replies: dict[int, bytes] = {}
+        for client in [client for client in able if not self._can_start(messages[client])]:
+            header = {"round": messages[client].number("round"), "client": client, "needs_model": True}
+            replies[client] = Message("reply", header).to_bytes()
+            del able[client]
         for group in self.workshop.groups(able):
             replies |= self._answer_group(group, [steps[client] for client in group], messages)
         return replies
@@ -44,10 +49,10 @@ class ClientHost:
         return steps > 0 and (self.algorithm.uses_incomplete or steps >= request.number("local_steps"))
 
     def _answer_group(self, group: list[int], steps: list[int], messages: Mapping[int, Message]) -> dict[int, bytes]:
-        for client in group:
-            self._catch_up(messages[client])
         first = messages[group[0]]
-        shared = self._shared_parts(first)
+        shared, context = self._shared_parts(first)
+        for client in group:
+            self._catch_up(messages[client], context)
         settings = self._settings(first)
         buffers = shared.pop("buffers", None)
         work = self.workshop.work(
@@ -71,36 +76,43 @@ class ClientHost:
                 continue
             if work.lost[row]:
                 header["recovered"] = True
-            parts = _encoded(work, row, uploads[row])
+            parts = _encoded(work, row, uploads[row], context)
             replies[client] = Message("reply", header, parts).to_bytes()
-            kept = {name: parts[name] for name in self.algorithm.remembers}
+            kept = {name: uploads[row][name] for name in self.algorithm.remembers}
             rows = {name: matrix[row] for name, matrix in work.state.items()}
             self.store.write(client, rows, LastUpload(settings.round, kept))
         return replies
 
-    def _catch_up(self, request: Message) -> None:
+    def _can_start(self, request: Message) -> bool:
+        """Whether the model this request builds on is here, or can be made: the first one, if it is the server's."""
+        if self.version != NEVER or request.header.get("how") == "model":
+            return True
+        return request.header.get("start") == checksum(self.workshop.model.w)
+
+    def _catch_up(self, request: Message, context: Context) -> None:
         """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them."""
-        base, version = int(request.number("base")), int(request.number("version"))
+        base, version, how = int(request.number("base")), int(request.number("version")), str(request.header.get("how"))
         if self.version == version:
             return
-        missed = list(request.log)
-        if base != WHOLE_MODEL:
-            if not base <= self.version <= version or len(missed) != version - base:
+        changes = received(how, request.log, context)
+        if how != "model":
+            if self.version == NEVER:
+                self.w, self.version = self.workshop.model.w.clone(), 0
+            if not base <= self.version <= version or len(changes) != version - base:
                 raise WireError(f"broadcasts {base} … {version} do not continue version {self.version}")
-            missed = missed[self.version - base :]
+            changes = changes[self.version - base :]
         w = self.w.numpy()
-        for blob in missed:
-            payload = decode(blob, len(w))
-            if isinstance(payload, Field):
-                raise WireError("a broadcast must be a model or an increment")
-            w = payload.onto(w)
+        for change in changes:
+            w = change.onto(w)
         self.w, self.version = torch.from_numpy(w), version
 
-    def _shared_parts(self, request: Message) -> Parts:
-        """What every client of a round is told alike; decoded once."""
+    def _shared_parts(self, request: Message) -> tuple[Parts, Context]:
+        """What every client of a round is told alike, decoded once, and the field to code by."""
         if self._decoded[0] != request.parts:
-            self._decoded = (request.parts, decoded_parts(request.parts, self.workshop.model))
-        return dict(self._decoded[1])
+            parts = decoded_parts(request.parts, self.workshop.model, self.plain)
+            self._decoded = (request.parts, parts, coding_context(parts, self.plain))
+        _, parts, context = self._decoded
+        return dict(parts), context
 
     def _settings(self, request: Message) -> RoundSettings:
         return RoundSettings(
@@ -108,7 +120,7 @@ class ClientHost:
             eta=float(request.number("eta")),
             local_steps=int(request.number("local_steps")),
             batch_size=int(request.number("batch_size")),
-            segments=self.workshop.model.segments,
+            layout=self.plain.layout,
         )
 
     def _lost(self, client: int, request: Message) -> Parts | None:
@@ -116,12 +128,29 @@ class ClientHost:
         last = self.store.last_upload(client)
         if last.round == int(request.number("accepted")):
             return None
-        return decoded_parts(last.parts, self.workshop.model)
+        return last.parts
 
 
-def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel) -> Parts:
+def layout_of(model: FlatModel) -> Layout:
+    """The model's tensors, as the wire sees them."""
+    return Layout(tuple(spec.shape for spec in model.layout))
+
+
+def checksum(w: Tensor) -> int:
+    """By which a client knows whether the model it can make is the one the server started from."""
+    return zlib.crc32(w.numpy().tobytes())
+
+
+def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel, context: Context) -> Parts:
     """The payloads of a message: vectors as long as the model, but for its float buffers."""
-    return {name: decode(blob, len(model.buffers) if name == "buffers" else model.n) for name, blob in blobs.items()}
+    buffers = Context.flat(len(model.buffers))
+    return {name: decode(blob, buffers if name == "buffers" else context) for name, blob in blobs.items()}
+
+
+def coding_context(shared: Parts, plain: Context) -> Context:
+    """What increments are coded by in a round: the outline of the field that everybody was told, if there was one."""
+    field = shared.get("field")
+    return Context(plain.layout, field.outline) if isinstance(field, Field) and field.outline is not None else plain
 
 
 def train(algorithm: Algorithm, workshop: Workshop, group: list[int], work: LocalWork) -> list[Parts]:
@@ -133,10 +162,10 @@ def train(algorithm: Algorithm, workshop: Workshop, group: list[int], work: Loca
         return algorithm.local_update(work)
 
 
-def _encoded(work: LocalWork, row: int, upload: Parts) -> dict[str, bytes]:
-    parts = {name: encode(payload) for name, payload in upload.items()}
+def _encoded(work: LocalWork, row: int, upload: Parts, context: Context) -> dict[str, bytes]:
+    parts = {name: encode(payload, context) for name, payload in upload.items()}
     if work.model.buffers.numel():
-        parts["buffers"] = encode(Dense(work.rows.buffers[row].numpy()))
+        parts["buffers"] = encode(Dense(work.rows.buffers[row].numpy()), Context.flat(len(work.model.buffers)))
     return parts
 
 

@@ -7,6 +7,7 @@ of the bytes that clients are sent for it. So server and clients cannot drift ap
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,15 +19,28 @@ from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, S
 from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.schedule import decaying
 from efl.algorithms.parts.weights import by_samples
-from efl.engine.client import WHOLE_MODEL, decoded_parts
+from efl.engine.client import checksum, coding_context, decoded_parts, layout_of
 from efl.engine.roster import Roster
-from efl.engine.state import NEVER
 from efl.engine.transport import Exchange, Transport
 from efl.errors import DivergedError, WireError
 from efl.fleet import Fleet
 from efl.fleet.selection import Selection
 from efl.models import FlatModel
-from efl.wire import BroadcastLog, Dense, Field, Ledger, Message, Payload, decode, encode
+from efl.wire import (
+    FIRST,
+    NO_MODEL,
+    BroadcastLog,
+    Context,
+    Courier,
+    Dense,
+    Field,
+    Ledger,
+    Message,
+    Payload,
+    decode,
+    encode,
+    kinds_of,
+)
 
 RUNAWAY_LOSS = 1e4
 
@@ -53,8 +67,7 @@ class RoundRecord:
     counted: list[int]
     refused: Mapping[int, str]
     train_loss: float
-    bytes_up: int
-    bytes_down: int
+    bytes: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,9 @@ class Coordinator:
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
+        self.plain = Context(layout_of(self.model))
+        self.context = self.plain
+        self.first_checksum = checksum(self.model.w)
         self.server = self.algorithm.start(self.model.w.clone())
         self.buffers = self.model.buffers.clone()
 
@@ -108,29 +124,22 @@ class Coordinator:
             list(replies),
             refused,
             loss,
-            self.ledger.round_up,
-            self.ledger.round_down,
+            {direction: dict(kinds) for direction, kinds in self.ledger.round.items()},
         )
 
     def settings(self, round_: int) -> RoundSettings:
         """What clients are told about this round."""
         plan = self.plan
         eta = decaying(plan.learning_rate, plan.decay, round_)
-        return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, self.model.segments)
+        return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, self.plain.layout)
 
     def _requests(self, selection: Selection, settings: RoundSettings) -> dict[int, bytes]:
-        shared = {name: encode(payload) for name, payload in self.algorithm.broadcast(self.server).items()}
-        if self.buffers.numel():
-            shared["buffers"] = encode(Dense(self.buffers.numpy()))
-        whole_model: bytes | None = None
+        shared = self._shared_parts(settings)
+        courier = Courier(self.log, self.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
         requests: dict[int, bytes] = {}
         for client in selection.clients.tolist():
-            known = int(self.roster.version[client])
-            missed = self.log.since(None if known == NEVER else known)
-            base = known
-            if missed is None:
-                whole_model = whole_model or encode(Dense(self.server.w.numpy()))
-                missed, base = [whole_model], WHOLE_MODEL
+            version = int(self.roster.version[client])
+            delivery = courier.delivery(version)
             header = {
                 "round": settings.round,
                 "client": client,
@@ -138,29 +147,48 @@ class Coordinator:
                 "local_steps": settings.local_steps,
                 "batch_size": settings.batch_size,
                 "accepted": int(self.roster.accepted[client]),
-                "base": base,
+                "how": delivery.how,
+                "base": delivery.base,
                 "version": self.log.version,
             }
-            requests[client] = Message("request", header, shared, missed).to_bytes()
-            self.ledger.sent_down(len(requests[client]))
+            if version == FIRST and delivery.how != "model":
+                header["start"] = self.first_checksum
+            requests[client] = Message("request", header, shared, delivery.blobs).to_bytes()
+            kinds = kinds_of(shared) + Counter({"update": delivery.fresh, "catch-up": len(delivery) - delivery.fresh})
+            self.ledger.sent("down", len(requests[client]), kinds)
         return requests
+
+    def _shared_parts(self, settings: RoundSettings) -> dict[str, bytes]:
+        """What all clients are told alike; the field in it is what increments are coded by this round."""
+        parts = self.algorithm.broadcast(self.server, settings)
+        shared = {name: encode(payload, self.plain) for name, payload in parts.items()}
+        self.context = coding_context(decoded_parts(shared, self.model, self.plain), self.plain)
+        if self.buffers.numel():
+            shared["buffers"] = encode(Dense(self.buffers.numpy()), Context.flat(len(self.buffers)))
+        return shared
 
     def _read(
         self, exchange: Exchange, requests: Mapping[int, bytes], settings: RoundSettings
     ) -> tuple[dict[int, Reply], dict[int, str]]:
         """The valid replies in order of client, and why others were refused."""
-        self.ledger.sent_up(exchange.lost_bytes)
+        self.ledger.sent("up", exchange.lost_bytes, {"lost": exchange.lost_bytes})
         replies: dict[int, Reply] = {}
         refused: dict[int, str] = {}
         for client in sorted(exchange.replies):
             blob = exchange.replies[client]
-            self.ledger.sent_up(len(blob))
+            kinds: Mapping[str, int] = {}
             try:
                 if client not in requests:
                     raise WireError(f"client {client} was not asked")
-                replies[client] = self._checked(Message.from_bytes(blob, "reply"), client, settings)
+                reply = Message.from_bytes(blob, "reply")
+                kinds = kinds_of(reply.parts)
+                if reply.header.get("needs_model"):
+                    self.roster.version[client] = NO_MODEL
+                else:
+                    replies[client] = self._checked(reply, client, settings)
             except WireError as error:
                 refused[client] = str(error)
+            self.ledger.sent("up", len(blob), kinds)
         return replies, refused
 
     def _checked(self, reply: Message, client: int, settings: RoundSettings) -> Reply:
@@ -174,7 +202,7 @@ class Coordinator:
         expected = dict(self.algorithm.upload_types) | ({"buffers": Dense} if self.buffers.numel() else {})
         if set(reply.parts) != set(expected):
             raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
-        parts = decoded_parts(reply.parts, self.model)
+        parts = decoded_parts(reply.parts, self.model, self.context)
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")
@@ -212,8 +240,8 @@ class Coordinator:
         finite = bool(np.isfinite(step.values).all()) and bool(torch.isfinite(self.algorithm.model(self.server)).all())
         if not finite:
             raise DivergedError("the aggregate left the finite numbers")
-        blob = encode(step)
-        received = decode(blob, self.model.n)
+        blob = encode(step, self.plain)
+        received = decode(blob, self.plain)
         assert not isinstance(received, Field)
         w = torch.from_numpy(received.onto(self.server.w.numpy()))
         if not bool(torch.isfinite(w).all()):

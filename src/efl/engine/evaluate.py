@@ -14,7 +14,7 @@ from efl.engine.work import Workshop
 from efl.federation import Federation
 from efl.models import FlatModel
 from efl.rng import Purpose
-from efl.wire import decode, encode
+from efl.wire import Context, decode, encode
 
 SAMPLES_AT_ONCE = 250
 Accuracies = NDArray[np.float64]
@@ -43,7 +43,9 @@ def own_accuracies(
     An observer's view: nothing is sent, stored or billed.
     """
     model, federation = workshop.model, workshop.federation
-    shared = {name: decode(encode(part), model.n) for name, part in algorithm.broadcast(server).items()}
+    plain = Context(settings.layout)
+    told = algorithm.broadcast(server, settings)
+    shared = {name: decode(encode(part, plain), plain) for name, part in told.items()}
     accuracies = np.zeros(len(federation))
     for group in workshop.groups(dict.fromkeys(range(len(federation)), settings.local_steps)):
         work = workshop.work(

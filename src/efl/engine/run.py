@@ -163,12 +163,14 @@ class Run:
             "train_loss": losses[-1] if losses else None,
             "bytes_up": ledger.up,
             "bytes_down": ledger.down,
+            "bytes": {direction: dict(kinds) for direction, kinds in ledger.total.items()},
             "seconds": round(seconds, 3),
             "samples_per_second": round(steps * self.training.batch_size / max(seconds, 1e-9), 1),
             "peak_rss_mb": round(_peak_rss_mb(), 1),
             "diverged": self.diverged is not None,
             "diverged_reason": self.diverged,
             "rounds_to_target": self._rounds_to_target(),
+            "bytes_to_target": ledger.up + ledger.down if self._rounds_to_target() else None,
             "model_sha256": model_sha256(vector, self.coordinator.buffers),
         }
 
@@ -230,8 +232,9 @@ def _as_record(played: RoundRecord, local_steps: int) -> Record:
         "incomplete": sum(0 < done < local_steps for done in steps.values()),
         "inactive": sum(done == 0 for done in steps.values()),
         "train_loss": None if math.isnan(played.train_loss) else played.train_loss,
-        "bytes_up": played.bytes_up,
-        "bytes_down": played.bytes_down,
+        "bytes_up": sum(played.bytes["up"].values()),
+        "bytes_down": sum(played.bytes["down"].values()),
+        "bytes": {direction: dict(kinds) for direction, kinds in played.bytes.items()},
         "clients": {str(client): done for client, done in sorted(steps.items())},
         "counted": sorted(played.counted),
     }

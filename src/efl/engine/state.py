@@ -7,15 +7,18 @@ import msgpack
 import torch
 from torch import Tensor
 
+from efl.algorithms.base import Parts
+from efl.wire import Context, Layout, decode, encode
+
 NEVER = -1
 
 
 @dataclass(frozen=True)
 class LastUpload:
-    """The round of a client's last upload, and the encoded parts it keeps until they are known to have arrived."""
+    """The round of a client's last upload, and the parts it keeps until they are known to have arrived."""
 
     round: int
-    parts: Mapping[str, bytes]
+    parts: Parts
 
 
 NO_UPLOAD = LastUpload(NEVER, {})
@@ -24,8 +27,8 @@ NO_UPLOAD = LastUpload(NEVER, {})
 class StateStore:
     """Client state in memory. A client that never took part holds zeros and takes no room."""
 
-    def __init__(self, names: Sequence[str], n: int) -> None:
-        self.names, self.n = tuple(names), n
+    def __init__(self, names: Sequence[str], layout: Layout) -> None:
+        self.names, self.n, self._context = tuple(names), layout.n, Context(layout)
         self.rows: dict[int, dict[str, Tensor]] = {}
         self.uploads: dict[int, LastUpload] = {}
 
@@ -50,7 +53,7 @@ class StateStore:
         """Everything, for a checkpoint."""
         clients = sorted(self.uploads)
         uploads = msgpack.packb(
-            [[client, self.uploads[client].round, self.uploads[client].parts] for client in clients]
+            [[client, self.uploads[client].round, self._packed(self.uploads[client].parts)] for client in clients]
         )
         rows = self.read(clients) if clients else {}
         return {"uploads": torch.frombuffer(bytearray(uploads), dtype=torch.uint8)} | {
@@ -63,4 +66,9 @@ class StateStore:
         self.uploads.clear()
         for row, (client, round_, parts) in enumerate(msgpack.unpackb(tensors["uploads"].numpy().tobytes())):
             self.rows[client] = {name: tensors[f"row.{name}"][row].clone() for name in self.names}
-            self.uploads[client] = LastUpload(round_, parts)
+            self.uploads[client] = LastUpload(
+                round_, {name: decode(blob, self._context) for name, blob in parts.items()}
+            )
+
+    def _packed(self, parts: Parts) -> dict[str, bytes]:
+        return {name: encode(part, self._context) for name, part in parts.items()}

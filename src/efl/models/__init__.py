@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from efl.errors import UserError
-from efl.models.cnn import cnn
+from efl.models.cnn import cnn, cnn_large
 from efl.models.flat import FlatModel, Rows
 from efl.models.linear import linear
 from efl.models.lstm import char_lstm, sentiment_lstm
@@ -23,6 +23,7 @@ NETWORKS: dict[str, Callable[[Task], nn.Module]] = {
     "mlp": mlp,
     "mlp200": partial(mlp, hidden=(200, 200)),
     "cnn": cnn,
+    "cnn_large": cnn_large,
     "vgg11": vgg11,
     "resnet50": resnet50,
     "char_lstm": char_lstm,

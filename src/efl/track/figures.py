@@ -16,6 +16,7 @@ Record = Mapping[str, Any]
 Array = NDArray[np.float64]
 
 # Okabe and Ito's colours, told apart by nearly everyone.
+KINDS = ("update", "field", "catch-up", "state", "lost", "overhead")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 
 
@@ -51,6 +52,24 @@ class Participation:
 
     share: Array
     dropped: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Bytes of every round in one direction, by what they are for, bottom to top."""
+
+    title: str
+    kinds: dict[str, Array]
+
+
+def byte_stacks(history: Sequence[Record]) -> list[Stack]:
+    """Where the bytes went, up and down; kinds that never occur are left out."""
+    stacks: list[Stack] = []
+    for direction, title in (("up", "from clients"), ("down", "to clients")):
+        rounds = [record.get("bytes", {}).get(direction, {}) for record in history]
+        kinds = {kind: np.array([counts.get(kind, 0) for counts in rounds], dtype=np.float64) for kind in KINDS}
+        stacks.append(Stack(title, {kind: values for kind, values in kinds.items() if values.any()}))
+    return stacks
 
 
 def curve_panels(groups: Mapping[str, Sequence[Sequence[Record]]]) -> list[Panel]:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from efl.track.figures import Panel, Participation
+from efl.track.figures import COLOURS, KINDS, Panel, Participation, Stack
 
 SILENT = "#C8553D"
 
@@ -53,6 +53,24 @@ def _draw(axis: Axes, panel: Panel) -> None:
     axis.title.set_fontsize(10)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def draw_stacks(stacks: Sequence[Stack], path: Path) -> None:
+    """Bytes a round by kind, one panel a direction."""
+    figure, axes = plt.subplots(1, len(stacks), figsize=(10.4, 3.4), layout="constrained")
+    for axis, stack in zip(axes, stacks, strict=True):
+        below = np.zeros(1)
+        for kind, values in stack.kinds.items():
+            colour = COLOURS[KINDS.index(kind)]
+            axis.bar(np.arange(1, len(values) + 1), values / 1e3, 1.0, below, color=colour)
+            below = below + values / 1e3
+        axis.set(title=f"bytes {stack.title}", xlabel="round", ylabel="kB a round")
+        axis.title.set_fontsize(10)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles = {kind: Patch(color=COLOURS[KINDS.index(kind)]) for stack in stacks for kind in stack.kinds}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
 
 
 def draw_participation(data: Participation, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -36,6 +37,7 @@ class _Totals:
 
     def __init__(self, history: Sequence[Record]) -> None:
         self.up = self.down = 0
+        self.kinds: Counter[str] = Counter()
         self.accuracy: float | None = None
         self.loss: float | None = None
         self.last: Record = {}
@@ -45,6 +47,8 @@ class _Totals:
     def add(self, record: Record) -> None:
         self.up += record["bytes_up"]
         self.down += record["bytes_down"]
+        for kinds in record.get("bytes", {}).values():
+            self.kinds.update(kinds)
         self.accuracy = record.get("accuracy", self.accuracy)
         self.loss = record["train_loss"] if record["train_loss"] is not None else self.loss
         self.last = record
@@ -56,6 +60,11 @@ class _Totals:
 
     def bytes(self) -> str:
         return f"↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
+
+    def shares(self) -> str:
+        """What the bytes were for, the most first."""
+        total = max(1, self.kinds.total())
+        return "bytes: " + ", ".join(f"{kind} {count / total:.0%}" for kind, count in self.kinds.most_common(4))
 
 
 class LiveProgress:
@@ -81,7 +90,7 @@ class LiveProgress:
         self._show()
 
     def _show(self) -> None:
-        self.live.update(Group(self.bar, Text(self.totals.state())))
+        self.live.update(Group(self.bar, Text(self.totals.state()), Text(self.totals.shares(), style="dim")))
 
     def round(self, record: Record) -> None:
         """One further."""

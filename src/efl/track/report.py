@@ -14,8 +14,17 @@ from plotly.subplots import make_subplots
 from efl.engine.files import Record, RunDirectory
 from efl.errors import UserError
 from efl.storage import write_atomically
-from efl.track.figures import Panel, Participation, curve_panels, participation
-from efl.track.plots import SILENT, draw_panels, draw_participation
+from efl.track.figures import (
+    COLOURS,
+    KINDS,
+    Panel,
+    Participation,
+    Stack,
+    byte_stacks,
+    curve_panels,
+    participation,
+)
+from efl.track.plots import SILENT, draw_panels, draw_participation, draw_stacks
 from efl.track.tables import comparison_rows, summary_rows
 from efl.track.text import percent
 
@@ -40,7 +49,7 @@ pre {{ background: #f6f6f4; padding: .8rem; overflow-x: auto; font-size: 13px; }
 
 
 def write_report(directory: RunDirectory) -> Path:
-    """report.html, curves.png and participation.png for one run, in its directory."""
+    """report.html, curves.png, bytes.png and participation.png for one run, in its directory."""
     experiment, summary, history = directory.experiment(), directory.read_summary(), directory.history()
     if not history:
         raise UserError(f"{directory.path} has no rounds to report yet")
@@ -49,6 +58,8 @@ def write_report(directory: RunDirectory) -> Path:
     who = participation(history, clients, experiment.training.local_steps)
     draw_panels(panels, directory.path / "curves.png")
     draw_participation(who, directory.path / "participation.png")
+    stacks = byte_stacks(history)
+    draw_stacks(stacks, directory.path / "bytes.png")
     title = f"{experiment.algorithm_name} on {experiment.federation.dataset}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if summary is None:
@@ -56,6 +67,7 @@ def write_report(directory: RunDirectory) -> Path:
     else:
         parts += [_lead(summary), _table(None, [list(row) for row in summary_rows(summary)])]
     parts += ["<h2>Curves</h2>", _figure(_plotly_panels(panels), "curves")]
+    parts += ["<h2>Where the bytes went</h2>", _figure(_plotly_stacks(stacks), "bytes")]
     parts += ["<h2>Who took part when</h2>", f"<p>{CAPTION}</p>", _figure(_plotly_participation(who), "participation")]
     parts += [f"<details><summary>The experiment</summary><pre>{html.escape(experiment.to_toml())}</pre></details>"]
     return _write_page(directory.path / "report.html", title, parts)
@@ -116,6 +128,25 @@ def _plotly_panels(panels: Sequence[Panel], columns: int = 2) -> Any:
         figure.update_xaxes(title_text=panel.x_label, **place)
         figure.update_yaxes(title_text=panel.y_label, **place)
     figure.update_layout(template="plotly_white", height=360 * rows, legend={"orientation": "h", "y": -0.12})
+    return figure
+
+
+def _plotly_stacks(stacks: Sequence[Stack]) -> Any:
+    figure = make_subplots(rows=1, cols=len(stacks), subplot_titles=[f"bytes {stack.title}" for stack in stacks])
+    shown: set[str] = set()
+    for column, stack in enumerate(stacks, start=1):
+        for kind, values in stack.kinds.items():
+            figure.add_bar(
+                x=list(range(1, len(values) + 1)), y=(values / 1e3).tolist(), name=kind, legendgroup=kind,
+                marker_color=COLOURS[KINDS.index(kind)], marker_line_width=0, showlegend=kind not in shown,
+                row=1, col=column,
+            )  # fmt: skip
+            shown.add(kind)
+        figure.update_xaxes(title_text="round", row=1, col=column)
+        figure.update_yaxes(title_text="kB a round", row=1, col=column)
+    figure.update_layout(
+        template="plotly_white", height=360, barmode="stack", bargap=0, legend={"orientation": "h", "y": -0.2}
+    )
     return figure
 
 

@@ -49,7 +49,9 @@ def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
 
 def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows as text; accuracies in percent."""
+    targeted = any(run.get("bytes_to_target") for runs in groups.values() for run in runs)
     header = ["algorithm", "global %", "own %", "final %", "worst %", "up", "down", "s"]
+    header += ["bytes to target"] if targeted else []
     accuracies = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy")
     rows = [
         [
@@ -57,10 +59,17 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
             *(_spread([run[key] for run in runs]) for key in accuracies),
             *(bytes_text(mean(run[key] for run in runs)) for key in ("bytes_up", "bytes_down")),
             f"{mean(run['seconds'] for run in runs):.0f}",
+            *([_to_target(runs)] if targeted else []),
         ]
         for name, runs in groups.items()
     ]
     return header, rows
+
+
+def _to_target(runs: Sequence[Summary]) -> str:
+    """The mean over seeds of the bytes both ways it took to reach the target; a dash if a seed never did."""
+    needed = [run["bytes_to_target"] for run in runs]
+    return bytes_text(mean(needed)) if all(needed) else "–"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,9 +3,30 @@
 Knows nothing of models or algorithms: vectors in, bytes out, and back.
 """
 
-from efl.wire.catchup import BroadcastLog
-from efl.wire.ledger import Ledger
+from efl.wire.catchup import FIRST, NO_MODEL, BroadcastLog, Courier, received
+from efl.wire.context import Context
+from efl.wire.layout import Layout
+from efl.wire.ledger import Ledger, kinds_of
 from efl.wire.message import Message
 from efl.wire.payload import Dense, Field, Payload, Ternary, decode, encode
+from efl.wire.rank_one import RankOne
 
-__all__ = ["BroadcastLog", "Dense", "Field", "Ledger", "Message", "Payload", "Ternary", "decode", "encode"]
+__all__ = [
+    "FIRST",
+    "NO_MODEL",
+    "BroadcastLog",
+    "Context",
+    "Courier",
+    "Dense",
+    "Field",
+    "Layout",
+    "Ledger",
+    "Message",
+    "Payload",
+    "RankOne",
+    "Ternary",
+    "decode",
+    "encode",
+    "kinds_of",
+    "received",
+]

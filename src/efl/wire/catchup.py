@@ -1,14 +1,27 @@
 """Catching up: what a client that sat out rounds must be sent to have the server's model again.
 
-Every change of the model is broadcast as one payload and gets the next version number. A client at
-version a is sent the broadcasts a+1 … now, in order, or the whole model where that is shorter. Adding the
-same numbers in the same order gives it the server's model bit for bit.
+Every change of the model is broadcast as one payload and gets the next version number; version 0 is the model training
+starts from, which a client can often rebuild from its seed. A client at version a is sent the broadcasts a+1 … now, one
+by one, merged, or the whole model, whichever is shortest. Adding the same numbers in the same order gives it the
+server's model bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from efl.errors import WireError
+from efl.wire.context import Context
+from efl.wire.layout import Layout
+from efl.wire.merged import pack_merged, unpack_merged
+from efl.wire.payload import Dense, Ternary, decode, encode
+
+How = Literal["each", "merged", "model"]
+FIRST, NO_MODEL = -1, -2  # versions of a client that has no model: it may rebuild the first one, or cannot
+WORTH_CODING_ANEW = 1000  # non-zeros; below that a better code saves less than it costs in time
 
 
 @dataclass(frozen=True)
@@ -32,8 +45,80 @@ class BroadcastLog:
             log = BroadcastLog(log.base + 1, log.blobs[1:])
         return log
 
-    def since(self, version: int | None) -> Sequence[bytes] | None:
-        """What a client at ``version`` (None: it has no model) lacks; None if only the whole model will do."""
-        if version is None or not self.base <= version <= self.version:
+    def since(self, version: int) -> Sequence[bytes] | None:
+        """What a client at ``version`` lacks; None if only the whole model will do."""
+        if not self.base <= version <= self.version:
             return None
         return self.blobs[version - self.base :]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a client is sent: broadcasts after version ``base``, or the whole model.
+
+    ``fresh`` of its bytes are for the last broadcast; the others catch up with those before.
+    """
+
+    how: How
+    base: int
+    blobs: Sequence[bytes]
+    fresh: int
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blobs))
+
+
+class Courier:
+    """The deliveries of one round, each worked out once for all clients at the same version."""
+
+    def __init__(self, log: BroadcastLog, context: Context, model: Callable[[], bytes]) -> None:
+        self.log, self.context, self._model = log, context, model
+        self._deliveries: dict[int, Delivery] = {}
+
+    def delivery(self, version: int) -> Delivery:
+        """The shortest way from ``version`` to now."""
+        if version not in self._deliveries:
+            self._deliveries[version] = self._shortest(version)
+        return self._deliveries[version]
+
+    def _shortest(self, version: int) -> Delivery:
+        base = 0 if version == FIRST else version
+        missed = None if version == NO_MODEL else self.log.since(base)
+        if missed is None:
+            return self._whole_model()
+        options = [Delivery("each", base, missed, len(missed[-1]) if missed else 0)]
+        increments = [increment(blob, self.context.layout) for blob in missed]
+        known = [one for one in increments if one is not None and len(one.positions) >= WORTH_CODING_ANEW]
+        if len(known) == len(missed) == 1:
+            blob = encode(known[0], self.context)
+            options.append(Delivery("each", base, [blob], len(blob)))
+        elif len(known) == len(missed) > 1:
+            blob = pack_merged(known, self.context)
+            options.append(Delivery("merged", base, [blob], len(blob) // len(known)))
+        if len(options[0]) > 4 * self.context.layout.n:
+            options.append(self._whole_model())
+        return min(options, key=len)
+
+    def _whole_model(self) -> Delivery:
+        blob = self._model()
+        replaced = len(self.log.blobs) == 1 and len(self.log.blobs[0]) >= len(blob)  # broadcasts are whole models
+        return Delivery("model", NO_MODEL, [blob], len(blob) if replaced else 0)
+
+
+@lru_cache(maxsize=512)
+def increment(blob: bytes, layout: Layout) -> Ternary | None:
+    """A broadcast as it is kept in the log, taken apart once and not in every round; None if it is a whole model."""
+    change = decode(blob, Context(layout)) if len(blob) < 4 * layout.n else None
+    return change if isinstance(change, Ternary) else None
+
+
+def received(how: str, blobs: Sequence[bytes], context: Context) -> list[Dense | Ternary]:
+    """The changes of the model in a delivery, in order."""
+    if how == "merged":
+        if len(blobs) != 1:
+            raise WireError("merged broadcasts come as one")
+        return list(unpack_merged(blobs[0], context))
+    changes = [decode(blob, context) for blob in blobs]
+    if how not in ("each", "model") or not all(isinstance(change, Dense | Ternary) for change in changes):
+        raise WireError("a broadcast must be a model or an increment")
+    return [change for change in changes if isinstance(change, Dense | Ternary)]

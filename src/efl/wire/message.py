@@ -16,7 +16,7 @@ import msgpack
 
 from efl.errors import WireError
 
-VERSION = 1
+VERSION = 2
 Kind = Literal["request", "reply"]
 
 

@@ -1,60 +1,70 @@
 """What a vector looks like on its way, and its bytes.
 
-`Dense` is a vector's new value in full. `Ternary` is an increment from {-μ, 0, μ} (Algorithm 2), μ one for each
-segment of the vector. `Field` is a Fisher diagonal with the anchor it pulls to, at some or all coordinates.
-`encode` and `decode` are exact inverses, except that a `Field` at some coordinates only is rounded: Fisher values to an
-eighth of an octave, displacements to bfloat16.
+`Dense` is a vector's new value in full. `Ternary` is an increment from {-μ, 0, μ} (Algorithm 2), one μ, or one for
+each tensor. `Field` is a Fisher diagonal with the anchor it pulls to. `encode` and `decode` are exact inverses, except
+that a sparse `Field` is rounded: Fisher values to an eighth, displacements to a quarter of an octave.
+
+docs/wire.md has the format byte by byte.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import WireError
-from efl.wire.positions import PackedPositions, Positions, pack_positions, unpack_positions
+from efl.wire.context import Context, arranged, scheme
+from efl.wire.layout import Layout
+from efl.wire.logarithm import ZERO, logarithms, values_of
+from efl.wire.positions import pack_places, unpack_places
+from efl.wire.rank_one import RankOne, inflated
+from efl.wire.reader import Reader, varints
 
 Vector = NDArray[np.float32]
+Positions = NDArray[np.int64]
+
+DENSE, HALF, TERNARY, DENSE_FIELD, FIELD = range(1, 6)
+NO_MOVE = 127  # the code of no displacement; others are steps below the largest
+OFFSET = 2**15
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A vector's new value."""
+    """A vector's new value; ``half`` sends it as bfloat16."""
 
     values: Vector
+    half: bool = False
 
     def onto(self, reference: Vector) -> Vector:
         """The vector after receiving this: the value itself."""
         return self.values
 
-    def _pack(self) -> list[Any]:
-        return ["dense", _little(self.values)]
-
-    @staticmethod
-    def _unpack(fields: list[Any], n: int) -> Dense:
-        (values,) = fields
-        return Dense(_floats(values, n))
+    def pack(self, context: Context) -> bytes:
+        """Its bytes."""
+        if self.half:
+            return bytes([HALF]) + _bfloat16_codes(self.values).tobytes()
+        return bytes([DENSE]) + self.values.astype("<f4", copy=False).tobytes()
 
 
 @dataclass(frozen=True, eq=False)
 class Ternary:
-    """An increment: ±``scales[i]`` at the next ``counts[i]`` of the increasing ``positions``, zero elsewhere."""
+    """An increment at increasing ``positions``: ±``scales[0]``, or with one scale a tensor, that of its tensor."""
 
-    n: int
+    layout: Layout
     positions: Positions
     positive: NDArray[np.bool_]
-    counts: tuple[int, ...]
     scales: Vector
 
     @property
     def values(self) -> Vector:
         """The increment at ``positions``."""
-        magnitude = np.repeat(self.scales, self.counts)
-        return np.where(self.positive, magnitude, -magnitude)
+        whole = len(self.scales) == 1
+        magnitude = self.scales[0] if whole else np.repeat(self.scales, self.layout.counts(self.positions))
+        return np.where(self.positive, magnitude, -magnitude).astype(np.float32)
 
     def onto(self, reference: Vector) -> Vector:
         """The vector after receiving this: the reference with the increment added."""
@@ -62,125 +72,158 @@ class Ternary:
         result[self.positions] += self.values
         return result
 
-    def _pack(self) -> list[Any]:
-        signs = np.packbits(self.positive).tobytes()
-        return ["ternary", list(self.counts), _little(self.scales), *pack_positions(self.positions)[1:], signs]
-
-    @staticmethod
-    def _unpack(fields: list[Any], n: int) -> Ternary:
-        counts, scales, width, unary, low, signs = fields
-        if not all(isinstance(count, int) and 0 <= count <= n for count in counts):
-            raise WireError("segment counts out of range")
-        total = sum(counts)
-        positions = unpack_positions(PackedPositions(total, width, unary, low), n)
-        if len(signs) != -(-total // 8):
-            raise WireError("signs have the wrong length")
-        magnitudes = _floats(scales, len(counts))
-        if not (magnitudes >= 0).all():
-            raise WireError("a scale is negative or not a number")
-        positive = np.unpackbits(np.frombuffer(signs, dtype=np.uint8), count=total).astype(bool)
-        return Ternary(n, positions, positive, tuple(counts), magnitudes)
+    def pack(self, context: Context) -> bytes:
+        """Its bytes, by the arrangement that makes them fewest."""
+        number, bounds, places, order = arranged(self.positions, context)
+        signs = np.packbits(self.positive[order]).tobytes()
+        one = len(self.scales) == 1
+        head = bytes([TERNARY, number, one])
+        return head + self.scales.astype("<f4").tobytes() + pack_places(places, bounds) + signs
 
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """Fisher values and the anchor's displacement from a reference both sides know, at ``index`` (None: everywhere)."""
+    """Fisher values and the anchor's displacement from a reference both sides know, at ``index`` (None: everywhere).
 
-    n: int
+    ``outline`` is a guess of the Fisher values everywhere.
+    """
+
+    layout: Layout
     index: Positions | None
     fisher: Vector
     displacement: Vector
+    outline: RankOne | None = None
 
-    def _pack(self) -> list[Any]:
+    def pack(self, context: Context) -> bytes:
+        """Its bytes."""
         if self.index is None:
-            return ["field", None, _little(self.fisher), _little(self.displacement)]
-        top = np.float32(self.fisher.max(initial=0.0))
-        codes, moved = _log_codes(self.fisher, top), _bfloat16_codes(self.displacement)
-        return ["field", list(pack_positions(self.index)), float(top), codes.tobytes(), _little(moved)]
-
-    @staticmethod
-    def _unpack(fields: list[Any], n: int) -> Field:
-        if fields[0] is None:
-            _, values, displacement = fields
-            fisher = _floats(values, n)
-            if not (fisher >= 0).all():
-                raise WireError("a Fisher value is negative")
-            return Field(n, None, fisher, _floats(displacement, n))
-        packed, top, codes, moved = fields
-        index = unpack_positions(PackedPositions(*packed), n)
-        if len(codes) != len(index) or len(moved) != 2 * len(index) or not 0 <= top < np.inf:
-            raise WireError("field values have the wrong length")
-        shifts = _bfloat16_values(np.frombuffer(moved, dtype="<u2"))
-        if not np.isfinite(shifts).all():
-            raise WireError("a displacement is not finite")
-        return Field(n, index, _log_values(np.frombuffer(codes, dtype=np.uint8), np.float32(top)), shifts)
+            values = np.concatenate([self.fisher, self.displacement]).astype("<f4")
+            return bytes([DENSE_FIELD]) + values.tobytes()
+        outline = b"" if self.outline is None else self.outline.pack()
+        number, bounds, places, order = arranged(self.index, _for_entries(context, self.outline))
+        known = logarithms(self.fisher)
+        guess = np.zeros(len(known), np.int64) if self.outline is None else self.outline.steps(self.index)
+        base, codes = _relative(known, guess)
+        top, moves = _moves(self.displacement)
+        squeezed = zlib.compress(codes[order].tobytes() + moves[order].tobytes(), 9)
+        head = bytes([FIELD, self.outline is not None]) + outline + bytes([number])
+        return head + pack_places(places, bounds) + varints([base + OFFSET, top + OFFSET, len(squeezed)]) + squeezed
 
 
 Payload = Dense | Ternary | Field
-_KINDS: dict[str, type[Dense] | type[Ternary] | type[Field]] = {"dense": Dense, "ternary": Ternary, "field": Field}
 
 
-def encode(payload: Payload) -> bytes:
+def encode(payload: Payload, context: Context) -> bytes:
     """The bytes of a payload.
 
-    >>> blob = encode(Dense(np.float32([1, 2])))
-    >>> decode(blob, 2).values.tolist()
+    >>> blob = encode(Dense(np.float32([1, 2])), Context.flat(2))
+    >>> decode(blob, Context.flat(2)).values.tolist()
     [1.0, 2.0]
     """
-    return cast(bytes, msgpack.packb(payload._pack()))
+    return payload.pack(context)
 
 
-def decode(blob: bytes, n: int) -> Payload:
-    """The payload of ``blob``, which must describe a vector of length ``n``; `WireError` otherwise."""
+def decode(blob: bytes, context: Context) -> Payload:
+    """The payload in ``blob``, which must fit the context; `WireError` otherwise."""
     try:
-        kind, *fields = msgpack.unpackb(blob, max_map_len=0, max_array_len=max(n, 16), max_str_len=16)
-        return _KINDS[kind]._unpack(fields, n)
+        reader = Reader(blob)
+        payload = _KINDS[reader.byte()](reader, context)
+        reader.end()
     except WireError:
         raise
     except Exception as error:  # whatever garbage makes the parts above raise, it is one thing: not a payload
-        raise WireError(f"not a payload: {error}") from error
+        raise WireError(f"not a payload: {error!r}") from error
+    return payload
 
 
-def _little(values: NDArray[Any]) -> bytes:
-    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+def _dense(reader: Reader, context: Context) -> Dense:
+    return Dense(reader.floats(context.layout.n))
 
 
-def _floats(data: bytes, count: int) -> Vector:
-    if len(data) != 4 * count:
-        raise WireError(f"expected {count} floats, got {len(data)} bytes")
-    values = np.frombuffer(data, dtype="<f4").astype(np.float32)
+def _half(reader: Reader, context: Context) -> Dense:
+    codes = np.frombuffer(reader.bytes(2 * context.layout.n), dtype="<u2")
+    values = (codes.astype(np.uint32) << 16).view(np.float32)
     if not np.isfinite(values).all():
         raise WireError("a value is not finite")
-    return values
+    return Dense(values, half=True)
 
 
-# 2^(i/8) as literal float32 values, so that decoding needs no transcendental function that could
-# differ in the last bit between machines.
-_EIGHTHS = np.array(
-    [1.0, 1.0905077, 1.1892071, 1.2968396, 1.4142135, 1.5422108, 1.6817929, 1.8340081], dtype=np.float32
-)
+def _ternary(reader: Reader, context: Context) -> Ternary:
+    arrangement, bounds = scheme(reader.byte(), context)
+    scales = read_scales(reader, context)
+    places = unpack_places(reader, bounds)
+    signs = np.unpackbits(reader.array(-(-len(places) // 8)), count=len(places))
+    positions = arrangement.position(places)
+    keyed = np.sort(positions << 1 | signs)
+    return Ternary(context.layout, keyed >> 1, (keyed & 1).astype(bool), scales)
 
 
-def _log_codes(values: Vector, top: np.float32) -> NDArray[np.uint8]:
-    """255 is ``top``, every step down an eighth of an octave; 0 is zero."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        below = np.rint(8 * np.log2(values / top)) + 255
-    return np.where(values > 0, np.clip(below, 0, 255), 0).astype(np.uint8)
+def read_scales(reader: Reader, context: Context) -> Vector:
+    """One scale for all, or one for each tensor."""
+    scales = reader.floats(1 if reader.byte() else len(context.layout.blocks))
+    if not (scales >= 0).all():
+        raise WireError("a scale is negative")
+    return scales
 
 
-_STEPS = np.arange(-255, 1)
-_LEVELS = np.where(_STEPS > -255, np.ldexp(_EIGHTHS[_STEPS % 8], _STEPS // 8), 0).astype(np.float32)
+def _dense_field(reader: Reader, context: Context) -> Field:
+    n = context.layout.n
+    fisher, displacement = reader.floats(n), reader.floats(n)
+    if not (fisher >= 0).all():
+        raise WireError("a Fisher value is negative")
+    return Field(context.layout, None, fisher, displacement)
 
 
-def _log_values(codes: NDArray[np.uint8], top: np.float32) -> Vector:
-    values: Vector = _LEVELS[codes] * top
-    return values
+def _field(reader: Reader, context: Context) -> Field:
+    outline = RankOne.unpack(reader, context.layout) if reader.byte() else None
+    arrangement, bounds = scheme(reader.byte(), _for_entries(context, outline))
+    positions = arrangement.position(unpack_places(reader, bounds))
+    base, top, length = reader.varints(3)
+    if max(base, top) >= 2 * OFFSET:
+        raise WireError("the top of a field is out of range")
+    codes = inflated(reader.bytes(length), 2 * len(positions))
+    order = np.argsort(positions)
+    index = positions[order]
+    guess = np.zeros(len(index), np.int64) if outline is None else outline.steps(index)
+    fisher = values_of(guess + (base - OFFSET) - codes[: len(index)][order].astype(np.int64))
+    return Field(context.layout, index, fisher, _moved(top - OFFSET, codes[len(index) :][order]), outline)
+
+
+_KINDS: dict[int, Callable[[Reader, Context], Payload]] = {
+    DENSE: _dense,
+    HALF: _half,
+    TERNARY: _ternary,
+    DENSE_FIELD: _dense_field,
+    FIELD: _field,
+}
+
+
+def _for_entries(context: Context, outline: RankOne | None) -> Context:
+    """Entries of a field are coded by the field both sides have, or where they have none, by its own outline."""
+    return context if outline is None or context.field is not None else Context(context.layout, outline)
+
+
+def _relative(known: Positions, guess: Positions) -> tuple[int, NDArray[np.uint8]]:
+    """Steps below the largest excess over the guess; zeros and what is far below are the furthest there is."""
+    excess = known - guess
+    base = int(np.clip(excess.max(initial=-OFFSET), -OFFSET, OFFSET - 1))
+    return base, np.clip(base - excess, 0, 255).astype(np.uint8)
+
+
+def _moves(displacement: Vector) -> tuple[int, NDArray[np.uint8]]:
+    """Sign, and quarters of an octave below the largest."""
+    steps = logarithms(np.abs(displacement))
+    top = int(max(steps.max(initial=ZERO), -OFFSET))
+    below = np.minimum((top - steps + 1) // 2, NO_MOVE)
+    return top, (below | (displacement < 0).astype(np.int64) << 7).astype(np.uint8)
+
+
+def _moved(top: int, codes: NDArray[np.uint8]) -> Vector:
+    below = (codes & 127).astype(np.int64)
+    magnitude = values_of(np.where(below < NO_MOVE, top - 2 * below, ZERO))
+    return np.where(codes >= 128, -magnitude, magnitude).astype(np.float32)
 
 
 def _bfloat16_codes(values: Vector) -> NDArray[np.uint16]:
     bits = values.astype("<f4").view("<u4").astype(np.uint64)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def _bfloat16_values(codes: NDArray[np.uint16]) -> Vector:
-    return (codes.astype(np.uint32) << 16).view(np.float32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")

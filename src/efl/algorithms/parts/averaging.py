@@ -33,7 +33,7 @@ def averaged_increment(w: Tensor, uploads: Sequence[Payload], weights: Sequence[
     increment = torch.zeros_like(w)
     for upload, weight in zip(uploads, weights, strict=True):
         if isinstance(upload, Ternary):
-            values = torch.from_numpy(upload.values).mul_(weight)
+            values = torch.from_numpy(upload.values) * weight
             increment.index_add_(0, torch.from_numpy(upload.positions), values)
         elif isinstance(upload, Dense):
             increment.add_(torch.from_numpy(upload.values) - w, alpha=weight)

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.wire import Ternary
+from efl.wire import Layout, Ternary
 
-Segments = Sequence[tuple[int, int]]
 Positions = NDArray[np.int64]
 Vector = NDArray[np.float32]
 
@@ -19,23 +18,24 @@ LONG = 4096  # entries from which on a look at a sample pays
 STRIDE = 17  # every 17th entry is in the sample; a prime, so that it meets all columns of a layer
 
 
-def sparsify_ternary(matrix: Tensor, density: float, segments: Segments) -> list[Ternary]:
-    """ST of each row of ``matrix`` (C, n), separately in every segment [start, stop) of the columns.
+def sparsify_ternary(matrix: Tensor, density: float, layout: Layout, *, whole: bool = True) -> list[Ternary]:
+    """ST of each row of ``matrix`` (C, n), over the ``whole`` row or separately in every tensor of the layout.
 
     >>> import torch
-    >>> sent = sparsify_ternary(torch.tensor([[3.0, -1.0, 0.5, -4.0]]), 0.5, [(0, 4)])[0]
+    >>> sent = sparsify_ternary(torch.tensor([[3.0, -1.0, 0.5, -4.0]]), 0.5, Layout.flat(4))[0]
     >>> sent.positions.tolist(), sent.values.tolist()
     ([0, 3], [3.5, -3.5])
     """
-    return [_sparsified(row, density, segments) for row in matrix.contiguous().numpy()]
+    segments = [(0, layout.n)] if whole else layout.segments
+    return [_sparsified(row, density, layout, segments) for row in matrix.contiguous().numpy()]
 
 
-def _sparsified(row: Vector, density: float, segments: Segments) -> Ternary:
+def _sparsified(row: Vector, density: float, layout: Layout, segments: Sequence[tuple[int, int]]) -> Ternary:
     magnitude = np.abs(row)
     chosen = [a + largest(magnitude[a:b], max(int((b - a) * density), 1)) for a, b in segments]
     means = [magnitude[at].mean(dtype=np.float64) if len(at) else 0.0 for at in chosen]
     positions = np.concatenate(chosen)
-    return Ternary(len(row), positions, row[positions] > 0, tuple(map(len, chosen)), np.array(means, np.float32))
+    return Ternary(layout, positions, row[positions] > 0, np.array(means, np.float32))
 
 
 def subtract(matrix: Tensor, sent: Sequence[Ternary]) -> Tensor:

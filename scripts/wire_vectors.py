@@ -1,0 +1,66 @@
+"""Make tests/wire/vectors.json anew: messages in bytes, and what is in them, for decoders in other languages.
+
+    python scripts/wire_vectors.py
+
+To be run only when the format changes, which is when the version of a message changes.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from efl.wire import Context, Dense, Field, Layout, Message, RankOne, Ternary, encode
+from efl.wire.merged import pack_merged
+
+SHAPES = ((8, 1, 3, 3), (8,), (30, 72), (30,))
+TARGET = Path(__file__).parents[1] / "tests" / "wire" / "vectors.json"
+
+
+def described(name: str, blob: bytes, **content: Any) -> dict[str, Any]:
+    """A vector: its bytes, and its content as lists."""
+    plain = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in content.items()}
+    return {"name": name, "bytes": blob.hex(), **plain}
+
+
+def main() -> None:
+    """Every kind of payload, with and without a field to code by."""
+    layout = Layout(SHAPES)
+    steps = (np.arange(layout.n) * 37) % 97 - 60  # logarithms, in eighths of an octave
+    fisher = np.exp2(steps / 8).astype(np.float32)
+    outline = RankOne.of(fisher, layout)
+    plain, by_field = Context(layout), Context(layout, outline)
+    every = np.arange(layout.n)
+    few, many = every[every % 41 == 3], every[(every * 7) % 5 < 2]
+    update = Ternary(layout, few, few % 2 == 0, np.array([0.25], np.float32))
+    each = Ternary(layout, many, many % 3 == 0, np.array([0.5, 0.25, 2.0, 1.0], np.float32))
+    moved = np.where(few % 2 == 0, 0.5, -0.125).astype(np.float32)
+    short = Field(layout, few, fisher[few], moved, outline)
+    values = (np.arange(layout.n) % 64 / 8 - 4).astype(np.float32)
+    sparse = {"positions": few, "values": update.values}
+    dense = {"positions": many, "values": each.values}
+    vectors = [
+        described("dense", encode(Dense(values), plain), values=values),
+        described("half", encode(Dense(values, half=True), plain), values=values),
+        described("ternary", encode(update, plain), **sparse),
+        described("ternary, a scale for each tensor", encode(each, plain), **dense),
+        described("ternary, coded by the field", encode(each, by_field), by_field=True, **dense),
+        described("full field", encode(Field(layout, None, fisher, values), plain), fisher=fisher, displacement=values),
+        described("short field", encode(short, plain), positions=few, fisher=fisher[few], displacement=moved),
+        described("merged", pack_merged([update, each], by_field), by_field=True, merged=[
+            {key: value.tolist() for key, value in one.items()} for one in (sparse, dense)
+        ]),
+    ]  # fmt: skip
+    reply = Message("reply", {"round": 3, "client": 7, "steps": 5, "loss": 0.5}, {"update": encode(update, plain)})
+    content = {
+        "shapes": [list(shape) for shape in SHAPES],
+        "outline": {"rows": outline.rows.tolist(), "columns": outline.columns.tolist(), "bytes": outline.pack().hex()},
+        "payloads": vectors,
+        "message": {"bytes": reply.to_bytes().hex(), "header": dict(reply.header)},
+    }
+    TARGET.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()

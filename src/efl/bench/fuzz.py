@@ -1,0 +1,113 @@
+"""Messages damaged, cut, made longer, or noise: each must be valid content or refused, quickly, in little room."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from efl.errors import WireError
+from efl.wire import Context, Dense, Field, Layout, Payload, RankOne, Ternary, decode, encode
+from efl.wire.merged import pack_merged, unpack_merged
+
+LAYOUT = Layout(((16, 1, 3, 3), (16,), (32, 16, 3, 3), (32,), (64, 800), (64,), (10, 64), (10,)))
+BYTES_A_PARAMETER = 64  # room a decoder may take besides what the message itself takes
+WATCHED = 20  # every so many-th message has its memory watched, which is slow
+
+Read = Callable[[bytes, Context], object]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many messages were valid and how many refused; the worst time as a multiple of a valid one's, and memory."""
+
+    valid: int
+    refused: int
+    slowest: float
+    room: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.valid + self.refused:,} messages: {self.refused:,} refused, {self.valid:,} valid content; slowest "
+            f"{self.slowest:.1f} × a valid message, most memory {self.room:.0%} of the bound"
+        )
+
+
+def fuzz(messages: int, seed: int = 0) -> Outcome:
+    """Mutate valid payloads of every kind in every way; anything but a `WireError` goes through to the caller."""
+    rng = np.random.default_rng(seed)
+    samples = [(context, read, blob, _time_of(read, blob, context)) for context, read, blob in _samples()]
+    slowest_valid = max(seconds for *_, seconds in samples)
+    valid = refused = 0
+    slowest = room = 0.0
+    for number in range(messages):
+        context, read, blob, _ = samples[int(rng.integers(len(samples)))]
+        damaged = _damaged(blob, rng)
+        watch = number % WATCHED == 0
+        if watch:
+            tracemalloc.start()
+        began = time.process_time()
+        try:
+            read(damaged, context)
+            valid += 1
+        except WireError:
+            refused += 1
+        if watch:
+            bound = BYTES_A_PARAMETER * LAYOUT.n + 64 * len(damaged) + 2**20
+            room = max(room, tracemalloc.get_traced_memory()[1] / bound)
+            tracemalloc.stop()
+        else:
+            slowest = max(slowest, (time.process_time() - began) / slowest_valid)
+    return Outcome(valid, refused, slowest, room)
+
+
+def _time_of(read: Read, blob: bytes, context: Context) -> float:
+    times = []
+    for _ in range(20):
+        began = time.process_time()
+        read(blob, context)
+        times.append(time.process_time() - began)
+    return float(np.median(times))
+
+
+def _samples() -> Iterator[tuple[Context, Read, bytes]]:
+    rng = np.random.default_rng(0)
+    fisher = np.exp(3 * rng.normal(size=LAYOUT.n)).astype(np.float32)
+    at = np.sort(rng.choice(LAYOUT.n, 900, replace=False))
+    signs = rng.random(len(at)) < 0.5
+    outline = RankOne.of(fisher, LAYOUT)
+    updates = [Ternary(LAYOUT, at[:k], signs[:k], np.ones(s, np.float32)) for k, s in ((100, 1), (900, 1), (900, 8))]
+    payloads: list[Payload] = [
+        Dense(fisher),
+        Dense(fisher, half=True),
+        *updates,
+        Field(LAYOUT, None, fisher, fisher),
+        Field(LAYOUT, at, fisher[at], fisher[at] - 1, outline),
+        Field(LAYOUT, at[:90], fisher[at[:90]], fisher[at[:90]] - 1),
+    ]
+    for context in (Context(LAYOUT), Context(LAYOUT, outline)):
+        for payload in payloads:
+            yield context, decode, encode(payload, context)
+        yield context, unpack_merged, pack_merged(updates, context)
+
+
+def _damaged(blob: bytes, rng: np.random.Generator) -> bytes:
+    kind = int(rng.integers(6))
+    if kind == 0:
+        return rng.bytes(int(rng.integers(0, 400)))
+    data = bytearray(blob)
+    if kind == 1:
+        return bytes(data[: int(rng.integers(len(data)))])
+    if kind == 2:
+        return bytes(data) + rng.bytes(int(rng.integers(1, 1000)))
+    reach = len(data) if kind == 3 else min(len(data), 80)  # counts and lengths are at the front
+    for _ in range(int(rng.integers(1, 5))):
+        where = int(rng.integers(reach))
+        if kind == 5:
+            data[where:where] = rng.bytes(int(rng.integers(1, 10)))
+        else:
+            data[where] = int(rng.integers(256))
+    return bytes(data)

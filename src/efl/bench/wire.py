@@ -1,0 +1,174 @@
+"""How short messages are, against the limits that information sets, and how fast they are made.
+
+On positions drawn at random, and on the messages of real training: what the server and its clients really sent is
+taken apart, and its length compared with the entropy of the positions when all are equally likely, when those of a
+tensor are, and when those of a class of the shared field are; one bit a sign on top.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import mean
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.algorithms import create
+from efl.algorithms.parts.ternary import largest
+from efl.config import parse
+from efl.engine.coordinator import Coordinator
+from efl.engine.run import quick_arithmetic
+from efl.engine.setup import prepare
+from efl.federation import Federation
+from efl.fleet import Fleet
+from efl.wire import Context, Layout, Message, RankOne, Ternary, decode, encode
+from efl.wire.arrangement import CLASSES, OCTAVE
+
+DENSITY = 0.01
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Random positions of a vector of n: bits a non-zero, that over the limit, Gparam/s, top-k against one reading."""
+
+    n: int
+    bits: float
+    over_limit: float
+    encode: float
+    decode: float
+    top_k: float
+
+    def __str__(self) -> str:
+        return (
+            f"n = {self.n:>11,}: {self.bits:.3f} bit/non-zero, {self.over_limit:.4f} × limit, "
+            f"encode {self.encode:.2f}, decode {self.decode:.2f} Gparam/s, top-k {self.top_k:.1f} × reading the vector"
+        )
+
+
+def random_positions(n: int) -> Speed:
+    """Ternary updates at density 1/100, positions independent of each other."""
+    rng = np.random.default_rng(0)
+    positions = np.unique(rng.integers(0, n, int(n * DENSITY * 1.005)))
+    context = Context(Layout.flat(n))
+    update = Ternary(context.layout, positions, rng.random(len(positions)) < 0.5, np.ones(1, dtype=np.float32))
+    encoding, blob = quickest(lambda: encode(update, context))
+    decoding, _ = quickest(lambda: decode(blob, context))
+    vector = np.abs(rng.standard_normal(n, dtype=np.float32))
+    selecting, _ = quickest(lambda: largest(vector, int(n * DENSITY)))
+    reading, _ = quickest(lambda: vector.max())
+    limit = entropy(np.array([n]), np.array([len(positions)])) + len(positions)
+    bits = 8 * len(blob)
+    giga = n / 1e9
+    return Speed(n, bits / len(positions), bits / limit, giga / encoding, giga / decoding, selecting / reading)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Means over the messages of some rounds of training, in one direction; limits in bits a non-zero, with signs."""
+
+    what: str
+    parameters: int
+    non_zeros: float
+    bits: float
+    independent: float
+    by_tensor: float
+    by_octave: float
+    by_class: float
+    message: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}, {self.parameters:,} parameters, {self.non_zeros:,.0f} non-zeros: "
+            f"{self.bits:.3f} bit/non-zero; × the limit given the field's octaves {self.bits / self.by_octave:.3f}, "
+            f"octave and tensor {self.bits / self.by_class:.3f}, the tensor alone {self.bits / self.by_tensor:.3f}, "
+            f"nothing {self.bits / self.independent:.3f}; update and field {self.message:.3f} bit/parameter"
+        )
+
+
+def real_messages(
+    what: str, federation: Federation, network: str, rounds: int, skip: int, **training: float
+) -> Iterator[Messages]:
+    """EFL at density 1/100 both ways, every client in every round: no catch-up. The first rounds are skipped."""
+    coordinator = _coordinator(federation, network, training)
+    seen: dict[str, list[tuple[float, ...]]] = {"up": [], "down": []}
+    real = coordinator.transport.exchange
+
+    def watched(round_: int, requests: Mapping[int, bytes]):  # type: ignore[no-untyped-def]
+        exchange = real(round_, requests)
+        if round_ >= skip and coordinator.context.field is not None:
+            for direction, blobs in (("up", exchange.replies), ("down", requests)):
+                messages = [
+                    Message.from_bytes(blob, "reply" if direction == "up" else "request") for blob in blobs.values()
+                ]
+                seen[direction] += [
+                    m for message in messages if (m := _measured(message, direction, coordinator.context))
+                ]
+        return exchange
+
+    coordinator.transport.exchange = watched  # type: ignore[method-assign]
+    with quick_arithmetic():
+        for round_ in range(rounds):
+            coordinator.play(round_)
+    for direction, found in seen.items():
+        yield Messages(
+            f"{what}, {direction}", coordinator.model.n, *(mean(column) for column in zip(*found, strict=True))
+        )
+
+
+def _coordinator(federation: Federation, network: str, training: Mapping[str, float]) -> Coordinator:
+    experiment = parse(
+        {
+            "federation": {"clients": len(federation)},
+            "model": {"name": network},
+            "training": {"cohort": len(federation), **training},
+        }
+    )
+    return prepare(experiment, federation, None, create("efl"), Fleet(stragglers=0.0, inactive=0.0)).assemble()[0]
+
+
+def _measured(message: Message, direction: str, context: Context) -> tuple[float, ...] | None:
+    """Of one message: non-zeros, bits of each, the four limits, bits a parameter of update and field."""
+    blob = message.parts["update"] if direction == "up" else message.log[-1] if len(message.log) == 1 else None
+    update = decode(blob, context) if blob is not None and message.header.get("how") != "merged" else None
+    if blob is None or not isinstance(update, Ternary) or context.field is None:
+        return None
+    k, n = len(update.positions), context.layout.n
+    arrangement = context.field.arrangement
+    by_class = np.diff(np.searchsorted(np.sort(arrangement.place(update.positions)), arrangement.bounds))
+    tensors = np.diff(np.append(context.layout.starts, n))
+    limits = (
+        entropy(np.array([n]), np.array([k])),
+        entropy(tensors, context.layout.counts(update.positions)),
+        entropy(*_octaves(context.field, update.positions)),
+        entropy(np.diff(arrangement.bounds), by_class),
+    )
+    whole = 8 * (len(blob) + len(message.parts["field"])) / n
+    return (float(k), 8 * len(blob) / k, *(limit / k + 1 for limit in limits), whole)
+
+
+def _octaves(field: RankOne, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many coordinates, and how many non-zeros, lie in each of 24 octaves of the field, whatever their tensor."""
+    steps = field.steps(np.arange(field.layout.n))
+    octave = np.clip((steps.max() - steps) // OCTAVE, 0, CLASSES - 1)
+    return np.bincount(octave, minlength=CLASSES), np.bincount(octave[positions], minlength=CLASSES)
+
+
+def entropy(sizes: NDArray[np.int64], taken: NDArray[np.int64]) -> float:
+    """Bits for which of ``sizes`` places are taken in each class, if within a class all are equally likely."""
+    used = (taken > 0) & (taken < sizes)
+    n, k = sizes[used].astype(np.float64), taken[used].astype(np.float64)
+    return float((n * np.log2(n) - k * np.log2(k) - (n - k) * np.log2(n - k)).sum())
+
+
+def quickest(work: Callable[[], T], repeats: int = 5) -> tuple[float, T]:
+    """The shortest of several times, and the result."""
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.perf_counter()
+        result = work()
+        best = min(best, time.perf_counter() - began)
+    return best, result

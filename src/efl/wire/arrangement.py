@@ -1,0 +1,167 @@
+"""Coordinates rearranged so that those about equally likely to be non-zero lie together, in classes.
+
+Where both sides have an elastic field, its rows and columns say how much a coordinate tends to move: coordinate (i, j)
+of a tensor goes by the sum of its row's and its column's logarithm, one class an octave below the tensor's largest.
+Otherwise a tensor is a class.
+
+A cell is all rows of one logarithm crossed with all columns of one, within a tensor; cells are laid out class by class.
+So a coordinate's place is worked out from tables of rows, columns and cells, never from a table of all coordinates:
+work grows with the number of non-zeros, not with the length of the vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.wire.layout import Layout
+
+Whole = NDArray[np.int64]
+
+OCTAVE = 8  # steps of a logarithm
+CLASSES = 24  # of a tensor; coordinates further below the top than that many octaves go with the last
+ZERO = -(2**20)  # the logarithm of zero, below everything
+
+
+class Arrangement(Protocol):
+    """A bijection of 0 … n−1; class c has the places ``bounds[c]`` … ``bounds[c + 1]`` − 1."""
+
+    @property
+    def bounds(self) -> Whole:
+        """Where classes begin and end."""
+        ...
+
+    def place(self, positions: Whole) -> Whole:
+        """The places of increasing positions."""
+        ...
+
+    def position(self, places: Whole) -> Whole:
+        """The positions of increasing places."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByTensor:
+    """Everything where it is; a class for each tensor."""
+
+    layout: Layout
+
+    @cached_property
+    def bounds(self) -> Whole:
+        """Where tensors begin and end."""
+        return np.append(self.layout.starts, self.layout.n)
+
+    def place(self, positions: Whole) -> Whole:
+        """The positions themselves."""
+        return positions
+
+    def position(self, places: Whole) -> Whole:
+        """The places themselves."""
+        return places
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The rows (or columns) of a tensor, grouped by logarithm."""
+
+    group: Whole  # of every row
+    rank: Whole  # of every row, within its group
+    order: Whole  # the rows, group by group
+    first: Whole  # where each group begins in ``order``
+    size: Whole  # of each group
+    value: Whole  # the logarithm of each group
+
+    @classmethod
+    def of(cls, logarithms: Whole) -> _Side:
+        value, group, size = np.unique(logarithms, return_inverse=True, return_counts=True)
+        order = np.argsort(logarithms, kind="stable")
+        first = np.cumsum(size) - size
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order)) - np.repeat(first, size)
+        return cls(group.reshape(-1), rank, order, first, size, value)
+
+
+class ByField:
+    """Classes by tensor and octave of row logarithm + column logarithm, those given in steps of an eighth."""
+
+    def __init__(self, layout: Layout, logarithms: Sequence[tuple[Whole, Whole]]) -> None:
+        self.layout = layout
+        self._sides = [(_Side.of(rows), _Side.of(columns)) for rows, columns in logarithms]
+        totals = [np.add.outer(rows.value, columns.value).reshape(-1) for rows, columns in self._sides]
+        areas = [np.multiply.outer(rows.size, columns.size).reshape(-1) for rows, columns in self._sides]
+        self._first_cell = np.cumsum([0, *map(len, totals)])
+        area = np.concatenate(areas)
+        octaves = [np.clip((total.max() - total) // OCTAVE, 0, CLASSES - 1) for total in totals]
+        class_ = np.concatenate([CLASSES * tensor + octave for tensor, octave in enumerate(octaves)])
+        self._order = np.argsort(class_, kind="stable")
+        ends = np.cumsum(area[self._order])
+        self._start = np.empty_like(area)
+        self._start[self._order] = ends - area[self._order]
+        sizes = np.bincount(class_, area).astype(np.int64)
+        self.bounds = np.append(0, np.cumsum(sizes[sizes > 0]))
+
+    def place(self, positions: Whole) -> Whole:
+        """Tensor by tensor: cell, then row and column within the cell."""
+        counts = self.layout.counts(positions)
+        pieces: list[Whole] = []
+        stops = np.cumsum(counts)
+        for tensor in np.flatnonzero(counts):
+            block, (rows, columns) = self.layout.blocks[tensor], self._sides[tensor]
+            offset = positions[stops[tensor] - counts[tensor] : stops[tensor]] - block.start
+            row = offset // block.columns
+            column = offset - row * block.columns
+            column_group = columns.group[column]
+            cell = self._first_cell[tensor] + rows.group[row] * len(columns.size) + column_group
+            pieces.append(self._start[cell] + rows.rank[row] * columns.size[column_group] + columns.rank[column])
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+    def position(self, places: Whole) -> Whole:
+        """Cell by cell in the order of places, then back to row and column."""
+        starts = self._start[self._order]
+        counts = np.diff(np.append(np.searchsorted(places, starts), len(places)))
+        cell = np.repeat(self._order, counts)
+        cells = self._cells
+        row, column = np.divmod(places - self._start[cell], cells.width[cell])
+        rows = cells.rows[cells.first_row[cell] + row]
+        return cells.start[cell] + rows * cells.stride[cell] + cells.columns[cells.first_column[cell] + column]
+
+    @cached_property
+    def _cells(self) -> _Cells:
+        blocks, sides = self.layout.blocks, self._sides
+        row_base = np.cumsum([0, *(block.rows for block in blocks)])
+        column_base = np.cumsum([0, *(block.columns for block in blocks)])
+
+        def each(values: Sequence[Whole | int]) -> Whole:
+            """One value a cell, from one a tensor or an array (row groups, column groups) a tensor."""
+            shapes = [(len(rows.size), len(columns.size)) for rows, columns in sides]
+            return np.concatenate(
+                [np.broadcast_to(v, shape).reshape(-1) for v, shape in zip(values, shapes, strict=True)]
+            )
+
+        return _Cells(
+            rows=np.concatenate([rows.order for rows, _ in sides]),
+            columns=np.concatenate([columns.order for _, columns in sides]),
+            first_row=each([base + rows.first[:, None] for base, (rows, _) in zip(row_base, sides, strict=False)]),
+            first_column=each([base + columns.first for base, (_, columns) in zip(column_base, sides, strict=False)]),
+            width=each([columns.size for _, columns in sides]),
+            start=each([block.start for block in blocks]),
+            stride=each([block.columns for block in blocks]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """For each cell: where its rows and columns begin in the lists of all, its width, its tensor's start and width."""
+
+    rows: Whole
+    columns: Whole
+    first_row: Whole
+    first_column: Whole
+    width: Whole
+    start: Whole
+    stride: Whole

@@ -1,0 +1,89 @@
+"""What both sides know before a message comes, and the shortest way to write positions given that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.errors import WireError
+from efl.wire.arrangement import Arrangement, ByTensor
+from efl.wire.layout import Layout
+from efl.wire.rank_one import RankOne
+
+Positions = NDArray[np.int64]
+
+LEVELS = (0, 2, 5)  # 2^level neighbouring classes coded as one: what is tried
+ONE_CLASS = 5  # enough to merge the tensors of most networks
+WORTH_SORTING = 800  # non-zeros; fewer go as they are, for classes would cost more than they save
+_ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What both sides know: how the vector is made of tensors, and a field, where they share one."""
+
+    layout: Layout
+    field: RankOne | None = None
+
+    @cached_property
+    def arrangements(self) -> list[Arrangement]:
+        """Ways to sort coordinates into classes, by number."""
+        return [ByTensor(self.layout), *([self.field.arrangement] if self.field is not None else [])]
+
+    @classmethod
+    def flat(cls, n: int) -> Context:
+        """A vector of which nothing more is known."""
+        return cls(Layout.flat(n))
+
+
+def arranged(positions: Positions, context: Context) -> tuple[int, Positions, Positions, Positions | slice]:
+    """The cheapest scheme for these positions: its number, class bounds, the places, and the order they come in."""
+    if len(positions) < WORTH_SORTING:
+        return ONE_CLASS, merged_bounds(context.arrangements[0].bounds, ONE_CLASS), positions, _ALL
+    options = [_sorted(arrangement.place(positions)) for arrangement in context.arrangements]
+    best: tuple[float, int, int] = (np.inf, 0, 0)
+    for number, (places, _) in enumerate(options):
+        bounds = context.arrangements[number].bounds
+        taken = np.diff(np.searchsorted(places, bounds))
+        for level in LEVELS:
+            best = min(best, (_cost(*_merged(bounds, taken, level)), number, level))
+            if len(bounds) <= 2 << level:
+                break
+    _, number, level = best
+    return number << 4 | level, merged_bounds(context.arrangements[number].bounds, level), *options[number]
+
+
+def _sorted(places: Positions) -> tuple[Positions, Positions]:
+    """Places in increasing order, and that order; sorting numbers is many times quicker than sorting indices."""
+    bits = len(places).bit_length()
+    keyed = np.sort(places << bits | np.arange(len(places)))
+    return keyed >> bits, keyed & ((1 << bits) - 1)
+
+
+def scheme(code: int, context: Context) -> tuple[Arrangement, Positions]:
+    """The arrangement and class bounds that a scheme's number stands for."""
+    number, level = code >> 4, code & 15
+    if number >= len(context.arrangements):
+        raise WireError("coded by a field that this side does not have")
+    arrangement = context.arrangements[number]
+    return arrangement, merged_bounds(arrangement.bounds, level)
+
+
+def merged_bounds(bounds: Positions, level: int) -> Positions:
+    """2^level neighbouring classes taken as one."""
+    return np.append(bounds[:-1][:: 1 << level], bounds[-1])
+
+
+def _merged(bounds: Positions, taken: Positions, level: int) -> tuple[Positions, Positions]:
+    return np.diff(merged_bounds(bounds, level)), np.add.reduceat(taken, np.arange(0, len(taken), 1 << level))
+
+
+def _cost(sizes: Positions, taken: Positions) -> float:
+    """About how many bits the positions take: entropy, and the counts themselves."""
+    counts = 8 * (len(taken) + np.count_nonzero(taken > 127) + np.count_nonzero(taken > 16383))
+    used = (taken > 0) & (taken < sizes)
+    n, k = sizes[used].astype(np.float64), taken[used].astype(np.float64)
+    return counts + 1.005 * float(n @ np.log2(n) - k @ np.log2(k) - (n - k) @ np.log2(n - k))

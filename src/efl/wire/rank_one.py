@@ -1,0 +1,116 @@
+"""A Fisher diagonal in short: for every tensor, its row sums times its column sums, in eighths of an octave.
+
+It says where parameters move much, which is what a code for positions needs to know, and it is a fair guess of every
+value (`Field` corrects those that matter most).
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.errors import WireError
+from efl.wire.arrangement import ByField
+from efl.wire.layout import Layout
+from efl.wire.logarithm import LOWEST, ZERO, Whole, logarithms, values_of
+from efl.wire.reader import Reader, varints
+
+Number = TypeVar("Number", bound=np.generic)
+NOTHING = 255  # the code of zero; others are steps below the top
+OFFSET = 2**15  # added to the top, so that it is not negative
+
+
+@dataclass(frozen=True, eq=False)
+class RankOne:
+    """Logarithms of row sums, and of column sums over the total, one tensor after the other."""
+
+    layout: Layout
+    rows: Whole
+    columns: Whole
+
+    @classmethod
+    def of(cls, values: NDArray[np.float32], layout: Layout) -> RankOne:
+        """The rows and columns of a vector of non-negative numbers."""
+        rows: list[NDArray[np.floating]] = []
+        columns: list[NDArray[np.floating]] = []
+        for block in layout.blocks:
+            matrix = values[block.start : block.stop].reshape(block.rows, block.columns)
+            rows.append(matrix.sum(1))
+            total = rows[-1].sum()
+            columns.append((matrix.sum(0) if block.rows > 1 else matrix[0]) / (total if total > 0 else 1))
+        shortest = cls(layout, logarithms(np.concatenate(rows)), logarithms(np.concatenate(columns)))
+        return shortest._as_sent()
+
+    def _as_sent(self) -> RankOne:
+        """What the receiver will have: values far below the top are zero."""
+        return RankOne(self.layout, *(_decoded(*_codes(side)) for side in (self.rows, self.columns)))
+
+    @cached_property
+    def arrangement(self) -> ByField:
+        """Coordinates sorted by how much they tend to move."""
+        return ByField(self.layout, self._sides())
+
+    def _sides(self) -> list[tuple[Whole, Whole]]:
+        return list(zip(self._by_tensor(self.rows, "rows"), self._by_tensor(self.columns, "columns"), strict=True))
+
+    def _by_tensor(self, values: NDArray[Number], side: Literal["rows", "columns"]) -> list[NDArray[Number]]:
+        return np.split(values, np.cumsum([getattr(block, side) for block in self.layout.blocks])[:-1])
+
+    def dense(self) -> NDArray[np.float32]:
+        """The guess of every value."""
+        rows = self._by_tensor(values_of(self.rows), "rows")
+        columns = self._by_tensor(values_of(self.columns), "columns")
+        out = np.empty(self.layout.n, dtype=np.float32)
+        for block, row, column in zip(self.layout.blocks, rows, columns, strict=True):
+            np.multiply.outer(row, column, out=out[block.start : block.stop].reshape(block.rows, block.columns))
+        return out
+
+    def steps(self, positions: Whole) -> Whole:
+        """The guessed logarithm at increasing positions."""
+        found: list[Whole] = []
+        stops = np.cumsum(self.layout.counts(positions))
+        for block, (rows, columns), part in zip(
+            self.layout.blocks, self._sides(), np.split(positions, stops[:-1]), strict=True
+        ):
+            row, column = np.divmod(part - block.start, block.columns)
+            found.append(rows[row] + columns[column])
+        return np.maximum(np.concatenate(found), LOWEST)
+
+    def pack(self) -> bytes:
+        """Tops, then all codes, compressed."""
+        (row_top, rows), (column_top, columns) = _codes(self.rows), _codes(self.columns)
+        squeezed = zlib.compress(rows.tobytes() + columns.tobytes(), 9)
+        return varints([row_top + OFFSET, column_top + OFFSET, len(squeezed)]) + squeezed
+
+    @classmethod
+    def unpack(cls, reader: Reader, layout: Layout) -> RankOne:
+        """Read what `pack` wrote."""
+        row_top, column_top, length = reader.varints(3)
+        if max(row_top, column_top) >= 2 * OFFSET:
+            raise WireError("the top of a field is out of range")
+        rows, columns = sum(b.rows for b in layout.blocks), sum(b.columns for b in layout.blocks)
+        codes = inflated(reader.bytes(length), rows + columns)
+        return cls(layout, _decoded(row_top - OFFSET, codes[:rows]), _decoded(column_top - OFFSET, codes[rows:]))
+
+
+def inflated(squeezed: bytes, expected: int) -> NDArray[np.uint8]:
+    """What zlib compressed, which must have just the length expected; never makes more than that."""
+    machine = zlib.decompressobj()
+    data = machine.decompress(squeezed, expected + 1)
+    if len(data) != expected or not machine.eof or machine.unused_data:
+        raise WireError("compressed codes have the wrong length")
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _codes(side: Whole) -> tuple[int, NDArray[np.uint8]]:
+    top = max(int(side.max(initial=ZERO)), -OFFSET)
+    return top, np.minimum(top - side, NOTHING).astype(np.uint8)
+
+
+def _decoded(top: int, codes: NDArray[np.uint8]) -> Whole:
+    return np.where(codes < NOTHING, top - codes.astype(np.int64), ZERO)

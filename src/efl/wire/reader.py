@@ -1,0 +1,76 @@
+"""Reading bytes that may be anything, and writing whole numbers shortly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.errors import WireError
+
+LONGEST_VARINT = 9
+
+
+class Reader:
+    """Takes a message apart from front to back; asking for more than there is is a `WireError`."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def bytes(self, count: int) -> bytes:
+        """The next ``count`` bytes."""
+        if not 0 <= count <= len(self.data) - self.at:
+            raise WireError("the payload ends too early")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def array(self, count: int) -> NDArray[np.uint8]:
+        """The same as an array."""
+        return np.frombuffer(self.bytes(count), dtype=np.uint8)
+
+    def floats(self, count: int) -> NDArray[np.float32]:
+        """The next ``count`` float32, little end first, all finite."""
+        values = np.frombuffer(self.bytes(4 * count), dtype="<f4").astype(np.float32)
+        if not np.isfinite(values).all():
+            raise WireError("a value is not finite")
+        return values
+
+    def byte(self) -> int:
+        """The next byte."""
+        return self.bytes(1)[0]
+
+    def varints(self, count: int) -> list[int]:
+        """The next ``count`` whole numbers: seven bits a byte, low ones first, the eighth says that more follow."""
+        numbers: list[int] = []
+        for _ in range(count):
+            number = 0
+            for place in range(LONGEST_VARINT):
+                byte = self.byte()
+                number |= (byte & 127) << (7 * place)
+                if byte < 128:
+                    break
+            else:
+                raise WireError("a whole number is too long")
+            numbers.append(number)
+        return numbers
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self.at != len(self.data):
+            raise WireError(f"{len(self.data) - self.at} bytes too many")
+
+
+def varints(numbers: Iterable[int]) -> bytes:
+    """Whole numbers ≥ 0 as `Reader.varints` reads them.
+
+    >>> varints([5, 300]).hex()
+    '05ac02'
+    """
+    out = bytearray()
+    for number in numbers:
+        while number > 127:
+            out.append(number & 127 | 128)
+            number >>= 7
+        out.append(number)
+    return bytes(out)

@@ -1,0 +1,49 @@
+"""The format itself: bytes committed once must be read the same for ever (until the version changes)."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from efl.wire import Context, Dense, Layout, Message, RankOne, Ternary, decode, encode
+from efl.wire.merged import unpack_merged
+from efl.wire.reader import Reader
+
+VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
+LAYOUT = Layout(tuple(map(tuple, VECTORS["shapes"])))
+OUTLINE = RankOne.unpack(Reader(bytes.fromhex(VECTORS["outline"]["bytes"])), LAYOUT)
+
+
+def test_the_outline():
+    assert OUTLINE.rows.tolist() == VECTORS["outline"]["rows"]
+    assert OUTLINE.columns.tolist() == VECTORS["outline"]["columns"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["payloads"], ids=[vector["name"] for vector in VECTORS["payloads"]])
+def test_a_payload(vector):
+    context = Context(LAYOUT, OUTLINE if vector.get("by_field") else None)
+    blob = bytes.fromhex(vector["bytes"])
+    if "merged" in vector:
+        for got, expected in zip(unpack_merged(blob, context), vector["merged"], strict=True):
+            assert got.positions.tolist() == expected["positions"]
+            assert got.values.tolist() == expected["values"]
+        return
+    got = decode(blob, context)
+    if isinstance(got, Dense):
+        assert got.values.tolist() == vector["values"]
+    elif isinstance(got, Ternary):
+        assert got.positions.tolist() == vector["positions"]
+        assert got.values.tolist() == vector["values"]
+    else:
+        assert np.allclose(got.fisher, vector["fisher"], rtol=1e-6)
+        assert np.allclose(got.displacement, vector["displacement"])
+        assert "positions" not in vector or got.index.tolist() == vector["positions"]
+    if "field" not in vector["name"]:  # zlib's bytes may differ from version to version
+        assert encode(got, context) == blob
+
+
+def test_a_message():
+    message = Message.from_bytes(bytes.fromhex(VECTORS["message"]["bytes"]), "reply")
+    assert message.header == VECTORS["message"]["header"]
+    assert isinstance(decode(message.parts["update"], Context(LAYOUT)), Ternary)
