@@ -27,12 +27,12 @@ def described(name: str, blob: bytes, **content: Any) -> dict[str, Any]:
 def main() -> None:
     """Every kind of payload, with and without a field to code by."""
     layout = Layout(SHAPES)
-    steps = (np.arange(layout.n) * 37) % 97 - 60  # logarithms, in eighths of an octave
-    fisher = np.exp2(steps / 8).astype(np.float32)
+    octaves = [np.add.outer(np.arange(b.rows) * 3 % 7, np.arange(b.columns) * 5 % 6).reshape(-1) for b in layout.blocks]
+    fisher = np.exp2(np.concatenate(octaves)).astype(np.float32)
     outline = RankOne.of(fisher, layout)
     plain, by_field = Context(layout), Context(layout, outline)
     every = np.arange(layout.n)
-    few, many = every[every % 41 == 3], every[(every * 7) % 5 < 2]
+    few, many = every[every % 41 == 3], np.sort(np.argsort(-outline.dense(), kind="stable")[:900])
     update = Ternary(layout, few, few % 2 == 0, np.array([0.25], np.float32))
     each = Ternary(layout, many, many % 3 == 0, np.array([0.5, 0.25, 2.0, 1.0], np.float32))
     moved = np.where(few % 2 == 0, 0.5, -0.125).astype(np.float32)
