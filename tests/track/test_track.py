@@ -9,7 +9,7 @@ from rich.console import Console
 from efl import train
 from efl.engine.files import RunDirectory
 from efl.errors import UserError
-from efl.track.figures import curve_panels, participation
+from efl.track.figures import byte_stacks, curve_panels, participation
 from efl.track.progress import LiveProgress, PlainProgress, progress_displays
 from efl.track.report import write_comparison, write_report
 from efl.track.tables import comparison_rows, markdown, summary_rows
@@ -34,6 +34,20 @@ def test_curves_over_rounds_and_bytes():
     assert (over_rounds.series[0].x.tolist(), over_rounds.series[0].y.tolist()) == ([3.0], [0.5])
     assert over_bytes.series[0].x.tolist() == [90 / 1e6]
     assert (loss.series[0].x.tolist(), loss.series[0].y.tolist()) == ([1.0, 3.0], [2.0, 1.0])
+
+
+def test_bytes_of_unlike_size_are_shown_on_a_logarithmic_axis():
+    frugal = [{**record, "bytes_up": 1, "bytes_down": 0} for record in RECORDS]
+    over_rounds, over_bytes, *_ = curve_panels({"fedavg": [RECORDS], "efl": [frugal]})
+    assert over_bytes.log_x
+    assert not over_rounds.log_x
+
+
+def test_where_the_bytes_went():
+    history = [{**RECORDS[0], "bytes": {"up": {"update": 3, "overhead": 1}, "down": {}}}, RECORDS[1]]
+    up, down = byte_stacks(history)
+    assert {kind: values.tolist() for kind, values in up.kinds.items()} == {"update": [3, 0], "overhead": [1, 0]}
+    assert down.kinds == {}
 
 
 def test_seeds_make_a_band():

@@ -42,6 +42,12 @@ class Panel:
     y_label: str
     series: list[Series]
 
+    @property
+    def log_x(self) -> bool:
+        """Whether some curves end so much earlier than others that they would be crammed into a corner."""
+        ends = [float(series.x.max()) for series in self.series if len(series.x)]
+        return bool(ends) and max(ends) > 10 * min(ends) > 0
+
 
 @dataclass(frozen=True, eq=False)
 class Participation:

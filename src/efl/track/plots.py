@@ -50,6 +50,8 @@ def _draw(axis: Axes, panel: Panel) -> None:
         if series.low is not None and series.high is not None:
             axis.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.15, lw=0)
     axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    if panel.log_x:
+        axis.set_xscale("log")
     axis.title.set_fontsize(10)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)

@@ -125,7 +125,7 @@ def _plotly_panels(panels: Sequence[Panel], columns: int = 2) -> Any:
                     x=band_x, y=band_y, fill="toself", fillcolor=series.colour, opacity=0.15, line={"width": 0},
                     hoverinfo="skip", showlegend=False, **common, **place,
                 )  # fmt: skip
-        figure.update_xaxes(title_text=panel.x_label, **place)
+        figure.update_xaxes(title_text=panel.x_label, type="log" if panel.log_x else "linear", **place)
         figure.update_yaxes(title_text=panel.y_label, **place)
     figure.update_layout(template="plotly_white", height=360 * rows, legend={"orientation": "h", "y": -0.12})
     return figure
