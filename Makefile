@@ -11,7 +11,7 @@ test: .venv/.installed-dev ## all tests but those that train on real data for mi
 	$(BIN)/pytest -n 2
 
 test-long: .venv/.installed-dev ## the others; they skip where ../shared/data is not
-	$(BIN)/pytest -n 2 -m long -rs tests/end_to_end
+	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end
 
 lint: .venv/.installed-dev ## style and types
 	$(BIN)/ruff check src tests scripts
