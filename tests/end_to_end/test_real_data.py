@@ -82,7 +82,7 @@ def accuracy_reached(federation, algorithm, target, **training):
         algorithm,
         ALWAYS,
         target_accuracy=target,
-        evaluate_own_every=10**6,
+        evaluate_own_every="never",
         **training,
     ).summary
     print(f"{federation.name}: {summary['bmta_global']:.3f} after {summary['rounds']} rounds")

@@ -317,3 +317,10 @@ def test_lost_replies_that_are_taken_back_do_not_count_as_silence(digits):
 
     assert rates(echo=True) > 0.8
     assert 0.55 < rates(echo=False) < 0.65
+
+
+def test_own_models_are_looked_at_only_if_wanted(digits):
+    settings = {"rounds": 2, "cohort": 3, "local_steps": 2, "evaluate_every": 1}
+    summary = train(digits, "linear", evaluate_own_every="never", **settings).summary
+    assert summary["bmta_local"] is None
+    assert train(digits, "linear", **settings).summary["bmta_local"] is not None

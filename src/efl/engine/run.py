@@ -126,9 +126,14 @@ class Run:
         vector = setup.algorithm.model(coordinator.server)
         accuracies = global_accuracies(setup.model, setup.federation, vector, coordinator.buffers)
         scores: Record = {"accuracy": float(accuracies.mean()), "worst_decile": worst_decile(accuracies)}
-        if (round_ + 1) % own_spacing(self.training, len(setup.federation)) == 0 or round_ + 1 == self.training.rounds:
+        if self._looks_at_own_models(round_ + 1):
             scores |= self._evaluate_own(coordinator.settings(round_))
         return scores
+
+    def _looks_at_own_models(self, rounds: int) -> bool:
+        if self.training.evaluate_own_every == "never":
+            return False
+        return rounds % own_spacing(self.training, len(self.setup.federation)) == 0 or rounds == self.training.rounds
 
     def _evaluate_own(self, settings: RoundSettings) -> Record:
         coordinator, host = self.coordinator, self.host
@@ -140,7 +145,8 @@ class Run:
     def _summary(self, seconds: float) -> Record:
         setup, history, ledger = self.setup, self.history, self.coordinator.ledger
         experiment = setup.experiment
-        if not any("own_accuracy" in record for record in history) and history:
+        wanted = self.training.evaluate_own_every != "never"
+        if wanted and history and not any("own_accuracy" in record for record in history):
             # Stopped before the first look at the clients' own models: look once, now.
             history[-1] |= self._evaluate_own(self.coordinator.settings(history[-1]["round"]))
         losses = [record["train_loss"] for record in history if record["train_loss"] is not None]
@@ -196,7 +202,7 @@ def own_spacing(training: TrainingSection, clients: int) -> int:
     at the global model, so what is asked for is rounded up to a multiple of those.
     """
     wanted = training.evaluate_own_every
-    rounds = 10 * clients / training.cohort if wanted == "auto" else wanted
+    rounds = 10 * clients / training.cohort if isinstance(wanted, str) else wanted
     return max(1, math.ceil(rounds / training.evaluate_every)) * training.evaluate_every
 
 
