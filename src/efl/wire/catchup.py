@@ -21,7 +21,7 @@ from efl.wire.payload import Dense, Ternary, decode, encode
 
 How = Literal["each", "merged", "model"]
 FIRST, NO_MODEL = -1, -2  # versions of a client that has no model: it may rebuild the first one, or cannot
-WORTH_CODING_ANEW = 1000  # non-zeros; below that a better code saves less than it costs in time
+WORTH_CODING_ANEW = 2500  # non-zeros; in smaller models a better code costs more of a round than it saves
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ Positions = NDArray[np.int64]
 
 LEVELS = (0, 2, 5)  # 2^level neighbouring classes coded as one: what is tried
 ONE_CLASS = 5  # enough to merge the tensors of most networks
-WORTH_SORTING = 800  # non-zeros; fewer go as they are, for classes would cost more than they save
+WORTH_SORTING = 2500  # non-zeros; in smaller models classes cost more of a round than they save of its bytes
 _ALL = slice(None)
 
 
