@@ -21,4 +21,6 @@ def test_a_snippet_runs(page, number, code, tmp_path, monkeypatch):
     for library in ("datasets", "flwr_datasets"):
         if library in code:
             pytest.importorskip(library)
-    exec(compile(code.replace("rounds=100", "rounds=2"), f"{page}, snippet {number}", "exec"), {})
+    names: dict[str, object] = {}
+    exec(compile(code.replace("rounds=100", "rounds=2"), f"{page}, snippet {number}", "exec"), names)
+    assert names["result"].summary["rounds"] == 2

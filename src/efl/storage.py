@@ -1,9 +1,17 @@
-"""Writing files so that a reader never sees half of one."""
+"""Files that a reader never sees half of, and that are known to be what was written."""
+
+from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the command answers `--help` without loading PyTorch
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 
 @contextmanager
@@ -39,3 +47,18 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write ``path`` whole or not at all."""
     with whole_file(path) as temporary:
         temporary.write_bytes(data)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The notes and tensors of a safetensors file; `SafetensorError` or `OSError` if it cannot be read."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+
+
+def checksum(array: NDArray[Any], start: int = 0) -> int:
+    """CRC-32 of an array's bytes, going on from ``start``; makes no copy of them."""
+    import numpy as np
+
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start)

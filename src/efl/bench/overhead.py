@@ -9,13 +9,9 @@ from statistics import median
 
 import torch
 
-from efl.algorithms import create
-from efl.config import parse
-from efl.engine.coordinator import Coordinator
+from efl.bench.setting import coordinator_of
 from efl.engine.run import quick_arithmetic
-from efl.engine.setup import prepare
 from efl.federation import Federation, load
-from efl.fleet import Fleet
 
 WARM_UP = 5
 
@@ -48,7 +44,7 @@ def measure(repeats: int) -> Iterator[Overhead]:
 
 def ratio(what: str, federation: Federation, network: str, repeats: int) -> Overhead:
     """Median over pairs of neighbouring rounds."""
-    pair = [_coordinator(name, federation, network) for name in ("fedavg", "efl")]
+    pair = [coordinator_of(name, federation, network) for name in ("fedavg", "efl")]
     times: list[tuple[float, float]] = []
     with quick_arithmetic():
         for round_ in range(WARM_UP + repeats):
@@ -67,10 +63,3 @@ def ratio(what: str, federation: Federation, network: str, repeats: int) -> Over
         1e3 * median(efl for _, efl in measured),
         median(efl / fedavg for fedavg, efl in measured),
     )
-
-
-def _coordinator(algorithm: str, federation: Federation, network: str) -> Coordinator:
-    experiment = parse({"federation": {"clients": len(federation)}, "model": {"name": network}})
-    always = Fleet(stragglers=0.0, inactive=0.0)
-    setup = prepare(experiment, federation, None, create(algorithm), always)
-    return setup.assemble()[0]

@@ -16,16 +16,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from efl.algorithms import create
 from efl.algorithms.parts.ternary import largest
-from efl.config import parse
+from efl.bench.setting import coordinator_of
 from efl.engine.coordinator import Coordinator
 from efl.engine.run import quick_arithmetic
-from efl.engine.setup import prepare
+from efl.engine.transport import Exchange
 from efl.federation import Federation
-from efl.fleet import Fleet
 from efl.wire import Context, Layout, Message, RankOne, Ternary, decode, encode
-from efl.wire.arrangement import CLASSES, OCTAVE
+from efl.wire.arrangement import CLASSES
+from efl.wire.context import entropy
+from efl.wire.logarithm import STEPS
 
 DENSITY = 0.01
 T = TypeVar("T")
@@ -90,44 +90,42 @@ class Messages:
 
 
 def real_messages(
-    what: str, federation: Federation, network: str, rounds: int, skip: int, **training: float
+    what: str, federation: Federation, network: str, rounds: int, skip: int, training: Mapping[str, float]
 ) -> Iterator[Messages]:
     """EFL at density 1/100 both ways, every client in every round: no catch-up. The first rounds are skipped."""
-    coordinator = _coordinator(federation, network, training)
-    seen: dict[str, list[tuple[float, ...]]] = {"up": [], "down": []}
-    real = coordinator.transport.exchange
-
-    def watched(round_: int, requests: Mapping[int, bytes]):  # type: ignore[no-untyped-def]
-        exchange = real(round_, requests)
-        if round_ >= skip and coordinator.context.field is not None:
-            for direction, blobs in (("up", exchange.replies), ("down", requests)):
-                messages = [
-                    Message.from_bytes(blob, "reply" if direction == "up" else "request") for blob in blobs.values()
-                ]
-                seen[direction] += [
-                    m for message in messages if (m := _measured(message, direction, coordinator.context))
-                ]
-        return exchange
-
-    coordinator.transport.exchange = watched  # type: ignore[method-assign]
+    coordinator = coordinator_of("efl", federation, network, {"cohort": len(federation), **training})
+    watcher = _Watcher(coordinator, skip)
+    coordinator.transport = watcher
     with quick_arithmetic():
         for round_ in range(rounds):
             coordinator.play(round_)
-    for direction, found in seen.items():
-        yield Messages(
-            f"{what}, {direction}", coordinator.model.n, *(mean(column) for column in zip(*found, strict=True))
-        )
+    for direction, found in watcher.seen.items():
+        means = [mean(column) for column in zip(*found, strict=True)]
+        yield Messages(f"{what}, {direction}", coordinator.model.n, *means)
 
 
-def _coordinator(federation: Federation, network: str, training: Mapping[str, float]) -> Coordinator:
-    experiment = parse(
-        {
-            "federation": {"clients": len(federation)},
-            "model": {"name": network},
-            "training": {"cohort": len(federation), **training},
-        }
-    )
-    return prepare(experiment, federation, None, create("efl"), Fleet(stragglers=0.0, inactive=0.0)).assemble()[0]
+class _Watcher:
+    """A transport that measures what passes through it, from round ``skip`` on."""
+
+    def __init__(self, coordinator: Coordinator, skip: int) -> None:
+        self.coordinator, self.skip = coordinator, skip
+        self.transport = coordinator.transport
+        self.seen: dict[str, list[tuple[float, ...]]] = {"up": [], "down": []}
+
+    def exchange(self, round_: int, requests: Mapping[int, bytes]) -> Exchange:
+        """What the transport beneath makes of it."""
+        exchange = self.transport.exchange(round_, requests)
+        if round_ >= self.skip:
+            for blob in requests.values():
+                self._note("down", Message.from_bytes(blob, "request"))
+            for blob in exchange.replies.values():
+                self._note("up", Message.from_bytes(blob, "reply"))
+        return exchange
+
+    def _note(self, direction: str, message: Message) -> None:
+        measured = _measured(message, direction, self.coordinator.context)
+        if measured is not None:
+            self.seen[direction].append(measured)
 
 
 def _measured(message: Message, direction: str, context: Context) -> tuple[float, ...] | None:
@@ -153,15 +151,8 @@ def _measured(message: Message, direction: str, context: Context) -> tuple[float
 def _octaves(field: RankOne, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many coordinates, and how many non-zeros, lie in each of 24 octaves of the field, whatever their tensor."""
     steps = field.steps(np.arange(field.layout.n))
-    octave = np.clip((steps.max() - steps) // OCTAVE, 0, CLASSES - 1)
+    octave = np.clip((steps.max() - steps) // STEPS, 0, CLASSES - 1)
     return np.bincount(octave, minlength=CLASSES), np.bincount(octave[positions], minlength=CLASSES)
-
-
-def entropy(sizes: NDArray[np.int64], taken: NDArray[np.int64]) -> float:
-    """Bits for which of ``sizes`` places are taken in each class, if within a class all are equally likely."""
-    used = (taken > 0) & (taken < sizes)
-    n, k = sizes[used].astype(np.float64), taken[used].astype(np.float64)
-    return float((n * np.log2(n) - k * np.log2(k) - (n - k) * np.log2(n - k)).sum())
 
 
 def quickest(work: Callable[[], T], repeats: int = 5) -> tuple[float, T]:

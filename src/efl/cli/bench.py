@@ -49,7 +49,7 @@ def wire(
         except UserError as error:
             say(f"{what}: left out; {error}")
             continue
-        for line in real_messages(what, federation, network, rounds, rounds // 2, **training):
+        for line in real_messages(what, federation, network, rounds, rounds // 2, training):
             say(str(line))
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
 from efl.algorithms.base import ServerState
 from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator
-from efl.errors import UserError
-from efl.storage import write_atomically
+from efl.errors import UserError, first_line
+from efl.storage import read_tensors, write_atomically
 from efl.wire import BroadcastLog, Ledger
 
 FORMAT = 2
@@ -73,14 +73,12 @@ def load_checkpoint(directory: Path, coordinator: Coordinator, host: ClientHost)
         raise
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         before = f"from {files[-2].name}" if len(files) > 1 else "from the first round"
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{files[-1]}: damaged ({reason}); delete it to resume {before}") from None
+        raise UserError(f"{files[-1]}: damaged ({first_line(error)}); delete it to resume {before}") from None
 
 
 def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
-    with safe_open(path, framework="pt") as file:
-        notes = json.loads(file.metadata()["notes"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    texts, tensors = read_tensors(path)
+    notes = json.loads(texts["notes"])
     if notes["format"] != FORMAT:
         raise ValueError(f"format {notes['format']}, expected {FORMAT}")
     if notes["sha256"] != _digest(tensors):

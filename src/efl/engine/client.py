@@ -6,18 +6,17 @@ copy of the model, the newest it has been told, from which each client starts.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.engine.state import NEVER, LastUpload, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
 from efl.models import FlatModel
+from efl.storage import checksum
 from efl.wire import Context, Dense, Field, Layout, Message, decode, encode, received
 
 
@@ -87,7 +86,7 @@ class ClientHost:
         """Whether the model this request builds on is here, or can be made: the first one, if it is the server's."""
         if self.version != NEVER or request.header.get("how") == "model":
             return True
-        return request.header.get("start") == checksum(self.workshop.model.w)
+        return request.header.get("start") == checksum(self.workshop.model.w.numpy())
 
     def _catch_up(self, request: Message, context: Context) -> None:
         """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them."""
@@ -134,11 +133,6 @@ class ClientHost:
 def layout_of(model: FlatModel) -> Layout:
     """The model's tensors, as the wire sees them."""
     return Layout(tuple(spec.shape for spec in model.layout))
-
-
-def checksum(w: Tensor) -> int:
-    """By which a client knows whether the model it can make is the one the server started from."""
-    return zlib.crc32(w.numpy().tobytes())
 
 
 def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel, context: Context) -> Parts:

@@ -19,13 +19,14 @@ from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, S
 from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.schedule import decaying
 from efl.algorithms.parts.weights import by_samples
-from efl.engine.client import checksum, coding_context, decoded_parts, layout_of
+from efl.engine.client import coding_context, decoded_parts, layout_of
 from efl.engine.roster import Roster
 from efl.engine.transport import Exchange, Transport
 from efl.errors import DivergedError, WireError
 from efl.fleet import Fleet
 from efl.fleet.selection import Selection
 from efl.models import FlatModel
+from efl.storage import checksum
 from efl.wire import (
     FIRST,
     NO_MODEL,
@@ -98,7 +99,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.plain = Context(layout_of(self.model))
         self.context = self.plain
-        self.first_checksum = checksum(self.model.w)
+        self.first_checksum = checksum(self.model.w.numpy())
         self.server = self.algorithm.start(self.model.w.clone())
         self.buffers = self.model.buffers.clone()
 

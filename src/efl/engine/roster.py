@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.engine.state import NEVER
+from efl.wire import FIRST
 
 PRIOR = 2.0
 
@@ -27,9 +28,8 @@ class Roster:
     @classmethod
     def of(cls, sizes: NDArray[np.int64]) -> Roster:
         """Clients nobody has talked to yet."""
-        never = np.full(len(sizes), NEVER, dtype=np.int64)
-        zero = np.zeros(len(sizes), dtype=np.int64)
-        return cls(sizes, never.copy(), zero.copy(), zero.copy(), never.copy())
+        first, never = np.full_like(sizes, FIRST), np.full_like(sizes, NEVER)
+        return cls(sizes, first, np.zeros_like(sizes), np.zeros_like(sizes), never)
 
     @property
     def shares(self) -> NDArray[np.float64]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from efl.errors import UserError, first_line
 from efl.federation.inputs import Inputs, as_tokens, inputs_for
 from efl.federation.partition import Indices, partition_samples, split_train_test
 from efl.rng import Purpose, stream
+from efl.storage import checksum
 
 MOST_CLASSES = 10**7  # a label beyond that is no class but an identifier
 
@@ -169,11 +169,8 @@ class Federation:
     @cached_property
     def fingerprint(self) -> int:
         """A checksum of all samples and of whose they are."""
-        arrays = [self.x.contiguous().numpy(), self.y.contiguous().numpy(), *self.train, *self.test]
-        sum_ = 0
-        for array in arrays:
-            sum_ = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, sum_)
-        return sum_
+        arrays = [self.x.numpy(), self.y.numpy(), *self.train, *self.test]
+        return reduce(lambda so_far, array: checksum(array, so_far), arrays, 0)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of these samples, as a network and its loss take them."""

@@ -1,6 +1,6 @@
 """A user's own data as tensors: items of a PyTorch dataset, columns of a Hugging Face one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,9 @@ def dealt_by(partitioner: Any, dataset: Any) -> NDArray[np.int64]:
     return owners
 
 
-def _first(features: dict[str, Any], fits: Any, what: str, leave_out: Sequence[str | None] = ()) -> str:
+def _first(
+    features: dict[str, Any], fits: Callable[[Any], bool], what: str, leave_out: Sequence[str | None] = ()
+) -> str:
     for column, kind in features.items():
         if column not in leave_out and fits(kind):
             return column

@@ -7,8 +7,7 @@ checksum of every tensor. It appears there whole or not at all.
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from efl.errors import UserError
-from efl.storage import whole_file
+from efl.storage import checksum, read_tensors, whole_file
 
 FORMAT = "1"
 Tensors = dict[str, Tensor]
@@ -74,7 +73,8 @@ def location(directory: Path, name: str) -> Path:
 def write_prepared(path: Path, prepared: Prepared) -> None:
     """Keep a data set; a reader sees the old file or the new one, never half of it."""
     tensors = {name: tensor.contiguous() for name, tensor in prepared.tensors.items()}
-    notes = {"format": FORMAT, "about": prepared.about} | {f"crc.{n}": str(_checksum(t)) for n, t in tensors.items()}
+    sums = {f"crc.{name}": str(checksum(tensor.numpy())) for name, tensor in tensors.items()}
+    notes = {"format": FORMAT, "about": prepared.about, **sums}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary:
@@ -88,21 +88,14 @@ def read_prepared(path: Path) -> Prepared:
     name = path.stem
     again = f"delete it and prepare it again: efl data prepare {name} --from DIR"
     try:
-        with safe_open(path, framework="pt") as file:
-            notes: Mapping[str, str] = file.metadata() or {}
-            if notes.get("format") != FORMAT:
-                raise UserError(f"{path} was prepared by another version of efl; {again}")
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        notes, tensors = read_tensors(path)
     except PermissionError:
         raise UserError(f"{path} may not be read by you; ask its owner, or choose another data directory") from None
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}); {again}") from None
+    if notes.get("format") != FORMAT:
+        raise UserError(f"{path} was prepared by another version of efl; {again}")
     for key, tensor in tensors.items():
-        if str(_checksum(tensor)) != notes.get(f"crc.{key}"):
+        if str(checksum(tensor.numpy())) != notes.get(f"crc.{key}"):
             raise UserError(f"{path} is damaged (the checksum of {key} does not match); {again}")
     return Prepared(tensors, notes.get("about", ""))
-
-
-def _checksum(tensor: Tensor) -> int:
-    array: NDArray[Any] = tensor.contiguous().numpy()
-    return zlib.crc32(array.reshape(-1).view(np.uint8).data)

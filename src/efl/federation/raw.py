@@ -62,22 +62,19 @@ class Place:
         return RawFile(self.name, str(self), data)
 
 
-def find(directory: Path, *names: str, digest: str = "", size: int = -1) -> RawFile:
-    """The first of ``names`` that is there; a file of the published size must have the published digest."""
+def find(directory: Path, name: str, *, digest: str = "", size: int = -1) -> RawFile:
+    """The file of that name; one of the published ``size`` must have the published ``digest``."""
     refused: UserError | None = None
-    for name in names:
-        for place in places(directory, name):
-            file = place.read()
-            try:
-                if len(file.data) == size:
-                    verify(file, digest)
-            except UserError as error:
-                refused = refused or error
-                continue
-            return file
-    if refused is not None:
-        raise refused
-    raise MissingDataError(f"{directory} has no {' or '.join(names)}, as a file, gzipped or in an archive")
+    for place in places(directory, name):
+        file = place.read()
+        try:
+            if len(file.data) == size:
+                verify(file, digest)
+        except UserError as error:
+            refused = refused or error
+            continue
+        return file
+    raise refused or MissingDataError(f"{directory} has no {name}, as a file, gzipped or in an archive")
 
 
 def has(directory: Path, name: str) -> bool:

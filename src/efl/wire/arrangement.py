@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.wire.layout import Layout
+from efl.wire.logarithm import STEPS
 
 Whole = NDArray[np.int64]
 
-OCTAVE = 8  # steps of a logarithm
 CLASSES = 24  # of a tensor; coordinates further below the top than that many octaves go with the last
-ZERO = -(2**20)  # the logarithm of zero, below everything
 
 
 class Arrangement(Protocol):
@@ -96,7 +95,7 @@ class ByField:
         areas = [np.multiply.outer(rows.size, columns.size).reshape(-1) for rows, columns in self._sides]
         self._first_cell = np.cumsum([0, *map(len, totals)])
         area = np.concatenate(areas)
-        octaves = [np.clip((total.max() - total) // OCTAVE, 0, CLASSES - 1) for total in totals]
+        octaves = [np.clip((total.max() - total) // STEPS, 0, CLASSES - 1) for total in totals]
         class_ = np.concatenate([CLASSES * tensor + octave for tensor, octave in enumerate(octaves)])
         self._order = np.argsort(class_, kind="stable")
         ends = np.cumsum(area[self._order])

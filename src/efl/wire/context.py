@@ -84,6 +84,15 @@ def _merged(bounds: Positions, taken: Positions, level: int) -> tuple[Positions,
 def _cost(sizes: Positions, taken: Positions) -> float:
     """About how many bits the positions take: entropy, and the counts themselves."""
     counts = 8 * (len(taken) + np.count_nonzero(taken > 127) + np.count_nonzero(taken > 16383))
+    return counts + 1.005 * entropy(sizes, taken)
+
+
+def entropy(sizes: Positions, taken: Positions) -> float:
+    """Bits for which of ``sizes`` places are taken in each class, if within a class all are equally likely.
+
+    >>> round(entropy(np.array([1000, 50]), np.array([500, 0])))
+    1000
+    """
     used = (taken > 0) & (taken < sizes)
     n, k = sizes[used].astype(np.float64), taken[used].astype(np.float64)
-    return counts + 1.005 * float(n @ np.log2(n) - k @ np.log2(k) - (n - k) @ np.log2(n - k))
+    return float(n @ np.log2(n) - k @ np.log2(k) - (n - k) @ np.log2(n - k))

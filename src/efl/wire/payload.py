@@ -21,7 +21,7 @@ from efl.wire.context import Context, arranged, scheme
 from efl.wire.layout import Layout
 from efl.wire.logarithm import ZERO, logarithms, values_of
 from efl.wire.positions import pack_places, unpack_places
-from efl.wire.rank_one import RankOne, inflated
+from efl.wire.rank_one import OFFSET, RankOne, inflated
 from efl.wire.reader import Reader, varints
 
 Vector = NDArray[np.float32]
@@ -29,7 +29,6 @@ Positions = NDArray[np.int64]
 
 DENSE, HALF, TERNARY, DENSE_FIELD, FIELD = range(1, 6)
 NO_MOVE = 127  # the code of no displacement; others are steps below the largest
-OFFSET = 2**15
 
 
 @dataclass(frozen=True, eq=False)

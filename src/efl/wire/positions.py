@@ -26,11 +26,7 @@ def pack_places(places: Whole, bounds: Whole) -> bytes:
     written, counts = _written(places, bounds, sizes, taken)
     widths = low_widths(sizes, counts)
     gaps = _gaps(written, bounds, counts)
-    width = np.repeat(widths, counts)
-    ends: Whole = (gaps >> width).cumsum() + np.arange(len(gaps))
-    unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
-    unary[ends] = 1
-    stream = np.packbits(unary).tobytes()
+    stream = _pack_unary(gaps >> np.repeat(widths, counts))
     return b"".join([varints([*taken.tolist(), len(stream)]), stream, _pack_low(gaps, widths, counts)])
 
 
@@ -46,15 +42,7 @@ def unpack_places(reader: Reader, bounds: Whole) -> Whole:
     counts = np.where(2 * taken > sizes, sizes - taken, taken)
     widths = low_widths(sizes, counts)
     (length,) = reader.varints(1)
-    total = int(counts.sum())
-    if not total <= 8 * length <= total + int((sizes >> widths)[counts > 0].sum()) + 7:
-        raise WireError("the unary stream has the wrong length")
-    ends = np.flatnonzero(np.unpackbits(reader.array(length)))
-    if len(ends) != total:
-        raise WireError(f"{total} places announced, {len(ends)} found")
-    quotients = ends.copy()
-    quotients[1:] -= ends[:-1]
-    quotients[1:] -= 1
+    quotients = _unpack_unary(reader, length, int(counts.sum()), int((sizes >> widths)[counts > 0].sum()))
     gaps = (quotients << np.repeat(widths, counts)) | _unpack_low(reader, widths, counts)
     steps = (gaps + 1).cumsum()
     stops = counts.cumsum()
@@ -71,13 +59,8 @@ def _pack_one(places: Whole, size: int) -> bytes:
     taken = len(places)
     written = places if 2 * taken <= size else _others(places, 0, size)
     width = low_width(size, len(written))
-    gaps = written.copy()
-    gaps[1:] -= written[:-1]
-    gaps[1:] -= 1
-    ends = (gaps >> width).cumsum() + np.arange(len(gaps))
-    unary = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
-    unary[ends] = 1
-    stream = np.packbits(unary).tobytes()
+    gaps = _left_out(written)
+    stream = _pack_unary(gaps >> width)
     return b"".join([varints([taken, len(stream)]), stream, _pack_bits(gaps, width)])
 
 
@@ -87,14 +70,7 @@ def _unpack_one(reader: Reader, size: int) -> Whole:
         raise WireError("more non-zeros than there are places")
     count = taken if 2 * taken <= size else size - taken
     width = low_width(size, count)
-    if not count <= 8 * length <= count + (size >> width if count else 0) + 7:
-        raise WireError("the unary stream has the wrong length")
-    ends = np.flatnonzero(np.unpackbits(reader.array(length)))
-    if len(ends) != count:
-        raise WireError(f"{count} places announced, {len(ends)} found")
-    gaps = ends.copy()
-    gaps[1:] -= ends[:-1]
-    gaps[1:] -= 1
+    gaps = _unpack_unary(reader, length, count, size >> width if count else 0)
     if width:
         gaps = gaps << width | _unpack_bits(reader, count, width)
     written: Whole = gaps.cumsum() + np.arange(count)
@@ -117,13 +93,37 @@ def low_widths(sizes: Whole, counts: Whole) -> Whole:
 
 
 def _gaps(places: Whole, bounds: Whole, counts: Whole) -> Whole:
-    """How many places are left out before each."""
-    gaps = places.copy()
-    gaps[1:] -= places[:-1]
-    gaps[1:] -= 1
+    """How many places of its class are left out before each."""
+    gaps = _left_out(places)
     first = (counts.cumsum() - counts)[counts > 0]
     gaps[first] = places[first] - bounds[:-1][counts > 0]
     return gaps
+
+
+def _left_out(increasing: Whole) -> Whole:
+    """How many numbers are left out before each of the increasing ones, from 0 on."""
+    gaps = increasing.copy()
+    gaps[1:] -= increasing[:-1]
+    gaps[1:] -= 1
+    return gaps
+
+
+def _pack_unary(quotients: Whole) -> bytes:
+    """As many zeros as each says, and a one."""
+    ends: Whole = quotients.cumsum() + np.arange(len(quotients))
+    bits = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
+    bits[ends] = 1
+    return np.packbits(bits).tobytes()
+
+
+def _unpack_unary(reader: Reader, length: int, count: int, zeros: int) -> Whole:
+    """``count`` numbers from ``length`` bytes, in which there can be at most so many ``zeros``."""
+    if not count <= 8 * length <= count + zeros + 7:
+        raise WireError("the unary stream has the wrong length")
+    ends = np.flatnonzero(np.unpackbits(reader.array(length)))
+    if len(ends) != count:
+        raise WireError(f"{count} places announced, {len(ends)} found")
+    return _left_out(ends)
 
 
 def _written(places: Whole, bounds: Whole, sizes: Whole, taken: Whole) -> tuple[Whole, Whole]:

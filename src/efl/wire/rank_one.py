@@ -22,7 +22,7 @@ from efl.wire.reader import Reader, varints
 
 Number = TypeVar("Number", bound=np.generic)
 NOTHING = 255  # the code of zero; others are steps below the top
-OFFSET = 2**15  # added to the top, so that it is not negative
+OFFSET = 2**15  # added to a logarithm on its way, so that it is not negative
 
 
 @dataclass(frozen=True, eq=False)
