@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from efl.wire import Context, Dense, Field, Layout, Message, RankOne, Ternary, encode
+from efl.wire import Context, Dense, Field, Layout, Message, RankOne, Ternary, context, encode
 from efl.wire.merged import pack_merged
 
 SHAPES = ((8, 1, 3, 3), (8,), (30, 72), (30,))
@@ -26,6 +26,7 @@ def described(name: str, blob: bytes, **content: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Every kind of payload, with and without a field to code by."""
+    context.WORTH_SORTING = 0  # so that short examples show all ways
     layout = Layout(SHAPES)
     octaves = [np.add.outer(np.arange(b.rows) * 3 % 7, np.arange(b.columns) * 5 % 6).reshape(-1) for b in layout.blocks]
     fisher = np.exp2(np.concatenate(octaves)).astype(np.float32)
@@ -35,6 +36,7 @@ def main() -> None:
     few, many = every[every % 41 == 3], np.sort(np.argsort(-outline.dense(), kind="stable")[:900])
     update = Ternary(layout, few, few % 2 == 0, np.array([0.25], np.float32))
     each = Ternary(layout, many, many % 3 == 0, np.array([0.5, 0.25, 2.0, 1.0], np.float32))
+    agreeing = Ternary(layout, many, (many // 72 % 2 == 0) ^ (many % 19 == 0), np.array([0.25], np.float32))
     moved = np.where(few % 2 == 0, 0.5, -0.125).astype(np.float32)
     short = Field(layout, few, fisher[few], moved, outline)
     values = (np.arange(layout.n) % 64 / 8 - 4).astype(np.float32)
@@ -46,6 +48,7 @@ def main() -> None:
         described("ternary", encode(update, plain), **sparse),
         described("ternary, a scale for each tensor", encode(each, plain), **dense),
         described("ternary, coded by the field", encode(each, by_field), by_field=True, **dense),
+        described("ternary, signs by row", encode(agreeing, plain), positions=many, values=agreeing.values),
         described("full field", encode(Field(layout, None, fisher, values), plain), fisher=fisher, displacement=values),
         described("short field", encode(short, plain), positions=few, fisher=fisher[few], displacement=moved),
         described("merged", pack_merged([update, each], by_field), by_field=True, merged=[

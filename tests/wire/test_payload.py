@@ -9,8 +9,18 @@ from efl.wire import Context, Dense, Field, Layout, RankOne, Ternary, decode, en
 from efl.wire.merged import pack_merged, unpack_merged
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.reader import Reader
+from efl.wire.signs import pack_signs, unpack_signs
 
 CNN = Layout(((16, 1, 3, 3), (16,), (32, 16, 3, 3), (32,), (64, 800), (64,), (10, 64), (10,)))
+
+
+@pytest.fixture(params=["one class", "classes"], autouse=True, scope="module")
+def _classes(request):
+    """Everything twice: as small models are coded, and with classes however few the non-zeros."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "classes":
+            patch.setattr("efl.wire.context.WORTH_SORTING", 0)
+        yield request.param
 
 
 @st.composite
@@ -96,7 +106,7 @@ def likely(field, count, seed):
     return np.sort(np.argsort(-field * np.exp(rng.normal(size=len(field))))[:count])
 
 
-def test_long_updates_are_coded_by_the_field_where_that_is_shorter():
+def test_updates_are_coded_by_the_field_where_that_is_shorter():
     fisher = skewed(CNN, 0)
     plain, by_field = Context(CNN), Context(CNN, RankOne.of(fisher, CNN))
     positions = likely(fisher, CNN.n // 20, 1)
@@ -110,6 +120,32 @@ def test_long_updates_are_coded_by_the_field_where_that_is_shorter():
         decode(short, plain)
     anywhere = random_ternary(CNN, 0.05, 2)  # the field says nothing about these: it must not cost anything
     assert len(encode(anywhere, by_field)) <= len(encode(anywhere, plain)) + 1
+
+
+def test_signs_that_agree_within_rows_are_shorter():
+    layout = Layout(((60, 100), (40,)))
+    rng = np.random.default_rng(0)
+    positions = some_positions(layout.n, 0.5, 0)
+    usual = np.append(rng.random(60) < 0.5, False)[np.minimum(positions // 100, 60)]
+    alike = Ternary(layout, positions, usual ^ (rng.random(len(positions)) < 0.05), np.float32([1]))
+    mixed = Ternary(layout, positions, rng.random(len(positions)) < 0.5, np.float32([1]))
+    context = Context(layout)
+    saved = 8 * (len(encode(mixed, context)) - len(encode(alike, context))) / len(positions)
+    assert 0.5 < saved < 1 - 0.28  # bits a sign; H(0.05) = 0.286
+    for sent in (alike, mixed):
+        assert np.array_equal(decode(encode(sent, context), context).positive, sent.positive)
+
+
+@settings(max_examples=100, deadline=None)
+@given(layout=layouts(), share=st.floats(0, 1), seed=st.integers(0, 99), bias=st.floats(0, 1))
+def test_signs_survive_the_way(layout, share, seed, bias):
+    positions = some_positions(layout.n, share, seed)
+    positive = np.random.default_rng(seed).random(len(positions)) < bias
+    by_row, blob = pack_signs(positive, positions, layout)
+    reader = Reader(blob)
+    assert np.array_equal(unpack_signs(reader, by_row, positions, layout), positive)
+    reader.end()
+    assert len(blob) <= -(-len(positions) // 8)
 
 
 def test_dense_survives_the_way_and_replaces():

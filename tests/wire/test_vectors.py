@@ -39,7 +39,7 @@ def test_a_payload(vector):
         assert np.allclose(got.fisher, vector["fisher"], rtol=1e-6)
         assert np.allclose(got.displacement, vector["displacement"])
         assert "positions" not in vector or got.index.tolist() == vector["positions"]
-    if vector["name"] in ("dense", "half", "ternary"):  # elsewhere zlib's bytes may differ, or the scheme chosen
+    if vector["name"] in ("dense", "half"):  # elsewhere zlib's bytes may differ, or the scheme chosen
         assert encode(got, context) == blob
 
 

@@ -6,6 +6,7 @@ that does not complete its E steps before the round ends is dropped, as in the p
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -18,7 +19,9 @@ from efl.wire import Dense, Payload
 
 @dataclass(frozen=True)
 class FedAvg(Settings):
-    """Federated averaging; it has no hyper-parameters of its own."""
+    """Federated averaging; ``precision`` is how models travel, both ways."""
+
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @property
     def upload_types(self) -> UploadTypes:
@@ -51,7 +54,7 @@ class FedAvg(Settings):
         """SGD on f_k; the whole model is sent."""
         for active, gradient in work.descent():
             work.W[:active].sub_(gradient, alpha=work.settings.eta)
-        return whole_models(work)
+        return self._whole_models(work)
 
     def aggregate(
         self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings
@@ -61,13 +64,15 @@ class FedAvg(Settings):
             return server, None
         weights = by_samples([contribution.size for contribution in contributions])
         models = [contribution.parts["update"] for contribution in contributions]
-        return server, Dense(averaged_model(server.w, models, weights).numpy())
+        return server, self._sent(averaged_model(server.w, models, weights))
 
     def model(self, server: ServerState) -> Tensor:
         """The server's model."""
         return server.w
 
+    def _whole_models(self, work: LocalWork) -> list[Parts]:
+        """Every row's model as an upload."""
+        return [{"update": self._sent(row)} for row in work.W.cpu().clone()]
 
-def whole_models(work: LocalWork) -> list[Parts]:
-    """Every row's model as an upload."""
-    return [{"update": Dense(row)} for row in work.W.cpu().numpy().copy()]
+    def _sent(self, model: Tensor) -> Dense:
+        return Dense(model.numpy(), half=self.precision == "bfloat16")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from efl.algorithms.base import LocalWork, Parts
-from efl.algorithms.fedavg import FedAvg, whole_models
+from efl.algorithms.fedavg import FedAvg
 from efl.validation import NonNegative
 
 
@@ -31,4 +31,4 @@ class FedProx(FedAvg):
             w = work.W[:active]
             drift = w - work.start
             w.sub_(gradient, alpha=eta).sub_(drift, alpha=eta * self.proximity)
-        return whole_models(work)
+        return self._whole_models(work)

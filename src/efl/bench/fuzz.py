@@ -16,6 +16,7 @@ from efl.wire.merged import pack_merged, unpack_merged
 
 LAYOUT = Layout(((16, 1, 3, 3), (16,), (32, 16, 3, 3), (32,), (64, 800), (64,), (10, 64), (10,)))
 BYTES_A_PARAMETER = 64  # room a decoder may take besides what the message itself takes
+REPEATS = 5  # of a message that took longest so far
 WATCHED = 20  # every so many-th message has its memory watched, which is slow
 
 Read = Callable[[bytes, Context], object]
@@ -46,31 +47,39 @@ def fuzz(messages: int, seed: int = 0) -> Outcome:
     for number in range(messages):
         context, read, blob, usual = samples[int(rng.integers(len(samples)))]
         damaged = _damaged(blob, rng)
-        watch = number % WATCHED == 0
-        if watch:
-            tracemalloc.start()
-        began = time.process_time()
-        try:
-            read(damaged, context)
-            valid += 1
-        except WireError:
-            refused += 1
-        if watch:
+        if number % WATCHED == 0:
             bound = BYTES_A_PARAMETER * LAYOUT.n + 64 * len(damaged) + 2**20
-            room = max(room, tracemalloc.get_traced_memory()[1] / bound)
-            tracemalloc.stop()
-        else:
-            slowest = max(slowest, (time.process_time() - began) / usual)
+            room = max(room, _room_for(read, damaged, context) / bound)
+        accepted, spent = _tried(read, damaged, context)
+        if spent > slowest * usual:  # a page fault or a passing disturbance does not come again
+            spent = min(spent, *(_tried(read, damaged, context)[1] for _ in range(REPEATS)))
+        slowest = max(slowest, spent / usual)
+        valid, refused = valid + accepted, refused + (not accepted)
     return Outcome(valid, refused, slowest, room)
 
 
-def _time_of(read: Read, blob: bytes, context: Context) -> float:
-    times = []
-    for _ in range(20):
-        began = time.process_time()
+def _tried(read: Read, blob: bytes, context: Context) -> tuple[bool, float]:
+    """Whether the message is valid content, and the processor time to find out."""
+    began = time.process_time()
+    try:
         read(blob, context)
-        times.append(time.process_time() - began)
-    return float(np.median(times))
+        accepted = True
+    except WireError:
+        accepted = False
+    return accepted, time.process_time() - began
+
+
+def _room_for(read: Read, blob: bytes, context: Context) -> int:
+    """The most memory taken at once."""
+    tracemalloc.start()
+    _tried(read, blob, context)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+def _time_of(read: Read, blob: bytes, context: Context) -> float:
+    return float(np.median([_tried(read, blob, context)[1] for _ in range(20)]))
 
 
 def _samples() -> Iterator[tuple[Context, Read, bytes]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean
 from typing import TypeVar
 
@@ -22,10 +23,11 @@ from efl.engine.coordinator import Coordinator
 from efl.engine.run import quick_arithmetic
 from efl.engine.transport import Exchange
 from efl.federation import Federation
-from efl.wire import Context, Layout, Message, RankOne, Ternary, decode, encode
+from efl.wire import Context, Layout, Message, Payload, RankOne, Ternary, decode, encode
 from efl.wire.arrangement import CLASSES
 from efl.wire.context import entropy
 from efl.wire.logarithm import STEPS
+from efl.wire.merged import unpack_merged
 
 DENSITY = 0.01
 T = TypeVar("T")
@@ -68,7 +70,10 @@ def random_positions(n: int) -> Speed:
 
 @dataclass(frozen=True)
 class Messages:
-    """Means over the messages of some rounds of training, in one direction; limits in bits a non-zero, with signs."""
+    """Means over the messages of some rounds of training, in one direction; limits in bits a non-zero, with signs.
+
+    ``share`` is what coding takes of a round's time, both directions and both sides together.
+    """
 
     what: str
     parameters: int
@@ -79,13 +84,15 @@ class Messages:
     by_octave: float
     by_class: float
     message: float
+    share: float
 
     def __str__(self) -> str:
         return (
             f"{self.what}, {self.parameters:,} parameters, {self.non_zeros:,.0f} non-zeros: "
             f"{self.bits:.3f} bit/non-zero; × the limit given the field's octaves {self.bits / self.by_octave:.3f}, "
             f"octave and tensor {self.bits / self.by_class:.3f}, the tensor alone {self.bits / self.by_tensor:.3f}, "
-            f"nothing {self.bits / self.independent:.3f}; update and field {self.message:.3f} bit/parameter"
+            f"nothing {self.bits / self.independent:.3f}; update and field {self.message:.3f} bit/parameter; "
+            f"coding takes {self.share:.1%} of a round"
         )
 
 
@@ -98,10 +105,13 @@ def real_messages(
     coordinator.transport = watcher
     with quick_arithmetic():
         for round_ in range(rounds):
+            if round_ == skip:
+                began, watcher.away = time.perf_counter(), 0.0
             coordinator.play(round_)
+    spent = time.perf_counter() - began - watcher.away
     for direction, found in watcher.seen.items():
-        means = [mean(column) for column in zip(*found, strict=True)]
-        yield Messages(f"{what}, {direction}", coordinator.model.n, *means)
+        figures = [*(mean(column) for column in zip(*found, strict=True)), watcher.coding / spent]
+        yield Messages(f"{what}, {direction}", coordinator.model.n, *figures)
 
 
 class _Watcher:
@@ -111,21 +121,38 @@ class _Watcher:
         self.coordinator, self.skip = coordinator, skip
         self.transport = coordinator.transport
         self.seen: dict[str, list[tuple[float, ...]]] = {"up": [], "down": []}
+        self.coding = 0.0  # seconds that making and reading these messages takes
+        self.away = 0.0  # seconds spent on measuring
 
     def exchange(self, round_: int, requests: Mapping[int, bytes]) -> Exchange:
         """What the transport beneath makes of it."""
         exchange = self.transport.exchange(round_, requests)
         if round_ >= self.skip:
-            for blob in requests.values():
-                self._note("down", Message.from_bytes(blob, "request"))
-            for blob in exchange.replies.values():
-                self._note("up", Message.from_bytes(blob, "reply"))
+            began = time.perf_counter()
+            self._look_at("down", [Message.from_bytes(blob, "request") for blob in requests.values()])
+            self._look_at("up", [Message.from_bytes(blob, "reply") for blob in exchange.replies.values()])
+            self.away += time.perf_counter() - began
         return exchange
 
-    def _note(self, direction: str, message: Message) -> None:
-        measured = _measured(message, direction, self.coordinator.context)
-        if measured is not None:
-            self.seen[direction].append(measured)
+    def _look_at(self, direction: str, messages: list[Message]) -> None:
+        context = self.coordinator.context
+        for message in messages:
+            if (measured := _measured(message, direction, context)) is not None:
+                self.seen[direction].append(measured)
+        for message in messages if direction == "up" else messages[:1]:  # all clients here are told the same
+            for blob in (*message.parts.values(), *message.log):
+                reading, content = quickest(partial(_read, blob, message, context), repeats=1)
+                making, _ = quickest(partial(_made, content, context), repeats=1)
+                self.coding += reading + making
+
+
+def _read(blob: bytes, message: Message, context: Context) -> list[Payload]:
+    merged = message.header.get("how") == "merged" and blob in message.log
+    return list(unpack_merged(blob, context)) if merged else [decode(blob, context)]
+
+
+def _made(content: list[Payload], context: Context) -> bytes:
+    return b"".join(encode(payload, context) for payload in content)
 
 
 def _measured(message: Message, direction: str, context: Context) -> tuple[float, ...] | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ CLASSES = 24  # of a tensor; coordinates further below the top than that many oc
 
 class Arrangement(Protocol):
     """A bijection of 0 … n−1; class c has the places ``bounds[c]`` … ``bounds[c + 1]`` − 1."""
+
+    moves: ClassVar[bool]  # whether places are not just the positions
 
     @property
     def bounds(self) -> Whole:
@@ -49,6 +51,7 @@ class ByTensor:
     """Everything where it is; a class for each tensor."""
 
     layout: Layout
+    moves: ClassVar[bool] = False
 
     @cached_property
     def bounds(self) -> Whole:
@@ -87,6 +90,8 @@ class _Side:
 
 class ByField:
     """Classes by tensor and octave of row logarithm + column logarithm, those given in steps of an eighth."""
+
+    moves: ClassVar[bool] = True
 
     def __init__(self, layout: Layout, logarithms: Sequence[tuple[Whole, Whole]]) -> None:
         self.layout = layout

@@ -17,7 +17,7 @@ from efl.errors import WireError
 from efl.wire.context import Context
 from efl.wire.layout import Layout
 from efl.wire.merged import pack_merged, unpack_merged
-from efl.wire.payload import Dense, Ternary, decode, encode
+from efl.wire.payload import Dense, Ternary, decode, encode, is_whole
 
 How = Literal["each", "merged", "model"]
 FIRST, NO_MODEL = -1, -2  # versions of a client that has no model: it may rebuild the first one, or cannot
@@ -100,15 +100,16 @@ class Courier:
         return min(options, key=len)
 
     def _whole_model(self) -> Delivery:
-        blob = self._model()
-        replaced = len(self.log.blobs) == 1 and len(self.log.blobs[0]) >= len(blob)  # broadcasts are whole models
-        return Delivery("model", NO_MODEL, [blob], len(blob) if replaced else 0)
+        if len(self.log.blobs) == 1 and is_whole(self.log.blobs[0]):
+            blob = self.log.blobs[0]
+            return Delivery("model", NO_MODEL, [blob], fresh=len(blob))
+        return Delivery("model", NO_MODEL, [self._model()], fresh=0)
 
 
 @lru_cache(maxsize=512)
 def increment(blob: bytes, layout: Layout) -> Ternary | None:
     """A broadcast as it is kept in the log, taken apart once and not in every round; None if it is a whole model."""
-    change = decode(blob, Context(layout)) if len(blob) < 4 * layout.n else None
+    change = None if is_whole(blob) else decode(blob, Context(layout))
     return change if isinstance(change, Ternary) else None
 
 

@@ -66,6 +66,11 @@ class Layout:
         """Where each tensor begins."""
         return np.array([block.start for block in self.blocks], dtype=np.int64)
 
+    @cached_property
+    def row_starts(self) -> NDArray[np.int64]:
+        """Where each row of each tensor begins."""
+        return np.concatenate([block.start + block.columns * np.arange(block.rows) for block in self.blocks])
+
     def counts(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of the increasing positions lie in each tensor."""
         return np.diff(np.append(np.searchsorted(positions, self.starts), len(positions)))

@@ -52,7 +52,7 @@ def _increments(reader: Reader, context: Context) -> list[Ternary]:
     within = np.array([0, len(union)])
     increments: list[Ternary] = []
     for _ in range(count):
-        scales = read_scales(reader, context)
+        scales = read_scales(reader, context, one=bool(reader.byte()))
         ranks = unpack_places(reader, within)
         signs = np.unpackbits(reader.array(-(-len(ranks) // 8)), count=len(ranks))
         increments.append(Ternary(context.layout, union[ranks], signs.astype(bool), scales))

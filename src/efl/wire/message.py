@@ -16,7 +16,7 @@ import msgpack
 
 from efl.errors import WireError
 
-VERSION = 2
+VERSION = 3
 Kind = Literal["request", "reply"]
 
 

@@ -21,8 +21,9 @@ from efl.wire.context import Context, arranged, scheme
 from efl.wire.layout import Layout
 from efl.wire.logarithm import ZERO, logarithms, values_of
 from efl.wire.positions import pack_places, unpack_places
-from efl.wire.rank_one import OFFSET, RankOne, inflated
+from efl.wire.rank_one import OFFSET, RankOne
 from efl.wire.reader import Reader, varints
+from efl.wire.signs import pack_signs, unpack_signs
 
 Vector = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -73,10 +74,9 @@ class Ternary:
 
     def pack(self, context: Context) -> bytes:
         """Its bytes, by the arrangement that makes them fewest."""
-        number, bounds, places, order = arranged(self.positions, context)
-        signs = np.packbits(self.positive[order]).tobytes()
-        one = len(self.scales) == 1
-        head = bytes([TERNARY, number, one])
+        number, bounds, places, _ = arranged(self.positions, context)
+        by_row, signs = pack_signs(self.positive, self.positions, self.layout)
+        head = bytes([TERNARY, number, by_row << 1 | (len(self.scales) == 1)])
         return head + self.scales.astype("<f4").tobytes() + pack_places(places, bounds) + signs
 
 
@@ -135,6 +135,11 @@ def decode(blob: bytes, context: Context) -> Payload:
     return payload
 
 
+def is_whole(blob: bytes) -> bool:
+    """Whether an encoded payload is a vector's new value, and not a change of it."""
+    return blob[0] in (DENSE, HALF)
+
+
 def _dense(reader: Reader, context: Context) -> Dense:
     return Dense(reader.floats(context.layout.n))
 
@@ -149,17 +154,18 @@ def _half(reader: Reader, context: Context) -> Dense:
 
 def _ternary(reader: Reader, context: Context) -> Ternary:
     arrangement, bounds = scheme(reader.byte(), context)
-    scales = read_scales(reader, context)
-    places = unpack_places(reader, bounds)
-    signs = np.unpackbits(reader.array(-(-len(places) // 8)), count=len(places))
-    positions = arrangement.position(places)
-    keyed = np.sort(positions << 1 | signs)
-    return Ternary(context.layout, keyed >> 1, (keyed & 1).astype(bool), scales)
+    flags = reader.byte()
+    scales = read_scales(reader, context, one=bool(flags & 1))
+    positions = arrangement.position(unpack_places(reader, bounds))
+    if arrangement.moves:
+        positions = np.sort(positions)
+    positive = unpack_signs(reader, bool(flags & 2), positions, context.layout)
+    return Ternary(context.layout, positions, positive, scales)
 
 
-def read_scales(reader: Reader, context: Context) -> Vector:
+def read_scales(reader: Reader, context: Context, *, one: bool) -> Vector:
     """One scale for all, or one for each tensor."""
-    scales = reader.floats(1 if reader.byte() else len(context.layout.blocks))
+    scales = reader.floats(1 if one else len(context.layout.blocks))
     if not (scales >= 0).all():
         raise WireError("a scale is negative")
     return scales
@@ -180,7 +186,7 @@ def _field(reader: Reader, context: Context) -> Field:
     base, top, length = reader.varints(3)
     if max(base, top) >= 2 * OFFSET:
         raise WireError("the top of a field is out of range")
-    codes = inflated(reader.bytes(length), 2 * len(positions))
+    codes = reader.inflated(length, 2 * len(positions))
     order = np.argsort(positions)
     index = positions[order]
     guess = np.zeros(len(index), np.int64) if outline is None else outline.steps(index)

@@ -94,17 +94,8 @@ class RankOne:
         if max(row_top, column_top) >= 2 * OFFSET:
             raise WireError("the top of a field is out of range")
         rows, columns = sum(b.rows for b in layout.blocks), sum(b.columns for b in layout.blocks)
-        codes = inflated(reader.bytes(length), rows + columns)
+        codes = reader.inflated(length, rows + columns)
         return cls(layout, _decoded(row_top - OFFSET, codes[:rows]), _decoded(column_top - OFFSET, codes[rows:]))
-
-
-def inflated(squeezed: bytes, expected: int) -> NDArray[np.uint8]:
-    """What zlib compressed, which must have just the length expected; never makes more than that."""
-    machine = zlib.decompressobj()
-    data = machine.decompress(squeezed, expected + 1)
-    if len(data) != expected or not machine.eof or machine.unused_data:
-        raise WireError("compressed codes have the wrong length")
-    return np.frombuffer(data, dtype=np.uint8)
 
 
 def _codes(side: Whole) -> tuple[int, NDArray[np.uint8]]:

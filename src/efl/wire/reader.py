@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 
 import numpy as np
@@ -54,6 +55,14 @@ class Reader:
                 raise WireError("a whole number is too long")
             numbers.append(number)
         return numbers
+
+    def inflated(self, length: int, expected: int) -> NDArray[np.uint8]:
+        """What zlib compressed into the next ``length`` bytes; it must be, and never makes more than, ``expected``."""
+        machine = zlib.decompressobj()
+        data = machine.decompress(self.bytes(length), expected + 1)
+        if len(data) != expected or not machine.eof or machine.unused_data:
+            raise WireError("compressed codes have the wrong length")
+        return np.frombuffer(data, dtype=np.uint8)
 
     def end(self) -> None:
         """Nothing may follow."""
