@@ -42,6 +42,7 @@ def test_with_one_client_and_one_step_it_is_sgd_bit_for_bit(digits, name):
     result = train(federation, name, algorithm, COMPLETE, rounds=30, cohort=1, local_steps=1, decay=0.0)
 
     module = build(name, Task((1, 8, 8), 10), torch_seed(0, Purpose.MODEL))
+    module.to(memory_format=torch.channels_last)  # as convolutions are computed here
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     for round_ in range(30):
         chosen = torch.from_numpy(batch_indices(samples, 1, 20, stream(0, Purpose.BATCHES, round_, 0))[0])

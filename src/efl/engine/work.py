@@ -27,8 +27,8 @@ class Workshop:
 
     @property
     def batched(self) -> bool:
-        """Whether clients share matrix operations; then even a lone one does, so that grouping changes nothing."""
-        return self.rows > 1 and self.model.chain is not None
+        """Whether clients share matrix operations; a lone one takes the same path, so that grouping changes nothing."""
+        return self.model.chain is not None
 
     def groups(self, steps: dict[int, int]) -> list[list[int]]:
         """The clients with work to do, those with most first, in groups that run side by side."""
@@ -59,13 +59,10 @@ class Workshop:
                     stream(self.seed, purpose, settings.round, client),
                 )
                 for client in clients
-            ]
+            ],
+            axis=1,
         )
-        indices = torch.from_numpy(batches)
-
-        def batch(step: int, active: int) -> tuple[Tensor, Tensor]:
-            chosen = indices[:active, step]
-            return pool.batch(chosen)
+        batch = Batches(pool, torch.from_numpy(batches))
 
         def samples(limit: int) -> tuple[Tensor, Tensor, Tensor, list[int]]:
             rngs = [stream(self.seed, Purpose.FISHER, settings.round, client) for client in clients]
@@ -78,6 +75,24 @@ class Workshop:
     def layer_seed(self, round_: int, client: int) -> int:
         """The seed of random layers (dropout) for one client's work."""
         return torch_seed(self.seed, Purpose.LAYERS, round_, client)
+
+
+class Batches:
+    """The mini-batches of some clients, from sample indices (steps, C, B), fetched for several steps at once."""
+
+    def __init__(self, pool: Federation, indices: Tensor) -> None:
+        self.pool, self.indices = pool, indices
+        floats = max(1, indices[0].numel() * pool.x[0].numel())
+        self.at_once = max(1, FLOATS_IN_CACHE // floats)
+        self._first, self._block = 0, pool.batch(indices[:0])
+
+    def __call__(self, step: int, active: int) -> tuple[Tensor, Tensor]:
+        """Samples (active, B, …) and labels of this step, for the first ``active`` clients."""
+        if not self._first <= step < self._first + len(self._block[0]):
+            self._first = step
+            self._block = self.pool.batch(self.indices[step : step + self.at_once])
+        x, y = self._block
+        return x[step - self._first, :active], y[step - self._first, :active]
 
 
 def auto_rows(model: FlatModel, cohort: int) -> int:

@@ -1,49 +1,107 @@
 """A chain of linear layers run for a whole cohort at once: (C, B, features) through (C, out, in) weights.
 
-Networks that are chains (`nn.Sequential` of `Linear`, `Flatten` and element-wise activations) get one
-batched product a layer instead of C small ones. Any other network runs row by row.
+Networks that are chains (`nn.Sequential` of `Linear`, `Flatten` and element-wise activations) get one batched product
+a layer instead of C small ones, and their derivatives are worked out here, layer by layer, instead of by autograd: for
+small networks most of a training step would be its bookkeeping. Any other network runs row by row.
 """
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Identity)
+aten = torch.ops.aten
+
+# The derivative by an activation's input, from that by its output: (layer, derivative, input, output).
+ACTIVATIONS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+    nn.ReLU: lambda layer, delta, x, out: aten.threshold_backward(delta, out, 0),
+    nn.LeakyReLU: lambda layer, delta, x, out: aten.leaky_relu_backward(delta, x, layer.negative_slope, False),
+    nn.ELU: lambda layer, delta, x, out: aten.elu_backward(delta, layer.alpha, 1, 1, False, x),
+    nn.GELU: lambda layer, delta, x, out: aten.gelu_backward(delta, x, approximate=layer.approximate),
+    nn.SiLU: lambda layer, delta, x, out: aten.silu_backward(delta, x),
+    nn.Tanh: lambda layer, delta, x, out: aten.tanh_backward(delta, out),
+    nn.Sigmoid: lambda layer, delta, x, out: aten.sigmoid_backward(delta, out),
+    nn.Softplus: lambda layer, delta, x, out: aten.softplus_backward(delta, x, layer.beta, layer.threshold),
+    nn.Identity: lambda layer, delta, x, out: delta,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A layer with the names of its parameters, if it is linear; ``bias`` is None where it has none."""
+
+    layer: nn.Module
+    weight: str | None
+    bias: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPass:
+    """What went through a linear layer: its input (C, B, in) and the derivative by its output (C, B, out)."""
+
+    weight: str
+    bias: str | None
+    inputs: Tensor
+    delta: Tensor
 
 
 class Chain:
-    """The layers of a network that can be run batched, with the names of their parameters."""
+    """The layers of a network that can be run batched."""
 
-    def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
-        self.layers = tuple(layers)
+    def __init__(self, links: Sequence[Link]) -> None:
+        self.links = tuple(links)
+        self.first = next(i for i, link in enumerate(self.links) if link.weight is not None)
 
     @classmethod
-    def of(cls, module: nn.Module) -> "Chain | None":
+    def of(cls, module: nn.Module) -> Chain | None:
         """The chain ``module`` is, or None if it is not one (or has frozen or shared parameters)."""
         layers = _unroll("", module)
         parameters = list(module.parameters())
         # parameters() yields a shared tensor once; the layers of a chain would count it twice.
         unshared = sum(len(list(layer.parameters())) for _, layer in layers) == len(parameters)
         if unshared and parameters and all(p.requires_grad for p in parameters) and all(_simple(m) for _, m in layers):
-            return cls(layers)
+            return cls([_link(name, layer) for name, layer in layers])
         return None
 
-    def forward(self, parameters: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, list[tuple[str, Tensor, Tensor]]]:
-        """Outputs (C, B, classes), and for every linear layer (name, its input, its output): what Fisher needs."""
-        linear: list[tuple[str, Tensor, Tensor]] = []
-        for name, layer in self.layers:
-            if isinstance(layer, nn.Linear):
-                weight = parameters[qualified(name, "weight")].transpose(1, 2)
-                bias = parameters.get(qualified(name, "bias"))
-                out = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
-                linear.append((name, x, out))
-                x = out
-            elif isinstance(layer, nn.Flatten):
+    def forward(self, parameters: Mapping[str, Tensor], x: Tensor) -> list[Tensor]:
+        """What goes into every layer, and last what comes out, (C, B, classes)."""
+        passed = [x]
+        for link in self.links:
+            if link.weight is not None:
+                weight = parameters[link.weight].transpose(1, 2)
+                if link.bias is None:
+                    x = torch.bmm(x, weight)
+                else:
+                    x = torch.baddbmm(parameters[link.bias].unsqueeze(1), x, weight)
+            elif isinstance(link.layer, nn.Flatten):
                 x = x.flatten(2)
             else:
-                x = layer(x)
-        return x, linear
+                x = link.layer(x)
+            passed.append(x)
+        return passed
+
+    def backward(self, parameters: Mapping[str, Tensor], passed: list[Tensor], delta: Tensor) -> Iterator[LinearPass]:
+        """The linear layers from the last to the first; ``delta`` is the derivative by the outputs."""
+        for number in range(len(self.links) - 1, self.first - 1, -1):
+            link, x = self.links[number], passed[number]
+            if link.weight is not None:
+                yield LinearPass(link.weight, link.bias, x, delta)
+                if number > self.first:
+                    delta = torch.bmm(delta, parameters[link.weight])
+            elif isinstance(link.layer, nn.Flatten):
+                delta = delta.view(x.shape)
+            else:
+                delta = ACTIVATIONS[type(link.layer)](link.layer, delta, x, passed[number + 1])
+
+
+def _link(name: str, layer: nn.Module) -> Link:
+    if not isinstance(layer, nn.Linear):
+        return Link(layer, None, None)
+    return Link(layer, qualified(name, "weight"), None if layer.bias is None else qualified(name, "bias"))
 
 
 def _simple(layer: nn.Module) -> bool:
@@ -53,7 +111,7 @@ def _simple(layer: nn.Module) -> bool:
         return plain and {name for name, _ in layer.named_parameters()} <= {"weight", "bias"}
     if type(layer) is nn.Flatten:
         return plain and (layer.start_dim, layer.end_dim) == (1, -1)
-    return plain and type(layer) in ELEMENTWISE
+    return plain and type(layer) in ACTIVATIONS
 
 
 def _unroll(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:

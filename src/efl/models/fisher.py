@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from efl.models.chain import qualified
 from efl.models.flat import FlatModel, Rows, sample_losses
 
 FLOATS_AT_ONCE = 2**25  # of per-sample gradients
@@ -38,7 +37,7 @@ def exact_fisher(
 def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
     with torch.no_grad():
         if rows.batched and rows.model.chain is not None:
-            outputs, _ = rows.model.chain.forward(rows.leaves(len(x)), x)
+            outputs = rows.model.chain.forward(rows.views(len(x))[0], x)[-1]
         else:
             outputs = torch.stack([rows.use(row, training=False)(x[row]) for row in range(len(x))])
     draws = [torch.rand(outputs.shape[1:-1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
@@ -47,18 +46,15 @@ def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
     return below.sum(-1).clamp_(max=outputs.shape[-1] - 1)
 
 
+@torch.no_grad()
 def _of_chain(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    assert rows.model.chain is not None
-    count = len(x)
-    outputs, linear = rows.model.chain.forward(rows.leaves(count), x)
-    losses = sample_losses(outputs.flatten(0, 1), y.flatten())
-    deltas = torch.autograd.grad(losses.sum(), [out for _, _, out in linear])
-    squares: dict[str, Tensor] = {}
-    for (name, inputs, _), delta in zip(linear, deltas, strict=True):
-        weighted = delta.square() * weights.unsqueeze(-1)
-        squares[qualified(name, "weight")] = torch.bmm(weighted.transpose(1, 2), inputs.detach().square())
-        squares[qualified(name, "bias")] = weighted.sum(1)
-    return torch.cat([squares[spec.name].reshape(count, -1) for spec in rows.model.layout], dim=1)
+    _, layers = rows.through_chain(x, y, share=1.0)
+    squares: dict[str | None, Tensor] = {}
+    for layer in layers:
+        weighted = layer.delta.square() * weights.unsqueeze(-1)
+        squares[layer.weight] = torch.bmm(weighted.transpose(1, 2), layer.inputs.square())
+        squares[layer.bias] = weighted.sum(1)
+    return torch.cat([squares[spec.name].reshape(len(x), -1) for spec in rows.model.layout], dim=1)
 
 
 def _of_rows(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:

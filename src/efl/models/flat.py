@@ -4,13 +4,15 @@
 ones stay in the module. Float buffers (BatchNorm statistics) are a second vector that is averaged over
 clients and never compressed or pulled; integer buffers are not exchanged.
 
+Weights of convolutions lie in it channels last, which is the order that convolutions on a CPU compute in.
+
 `Rows` is C copies trained side by side: algorithms work on ``W`` (C, n) and the gradient ``G`` (C, n), the
 network on views of the same memory.
 """
 
 import copy
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efl.errors import UserError
-from efl.models.chain import Chain
+from efl.models.chain import Chain, LinearPass
+
+CONVOLUTION = 4  # dimensions of its weight
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def _lay_out(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
 
 
 def _flatten(tensors: Iterable[tuple[str, Tensor]]) -> Tensor:
-    pieces = [tensor.detach().reshape(-1) for _, tensor in tensors]
+    pieces = [_channels_last(tensor.detach()).reshape(-1) for _, tensor in tensors]
     return torch.cat(pieces) if pieces else torch.zeros(0)
 
 
@@ -126,8 +130,19 @@ class FlatModel:
 
 def split(vector: Tensor, layout: tuple[TensorSpec, ...]) -> list[Tensor]:
     """Views of ``vector`` (…, n) as the tensors of ``layout``, leading dimensions kept."""
-    leading = vector.shape[:-1]
-    return [vector[..., spec.start : spec.stop].view(*leading, *spec.shape) for spec in layout]
+    return [_view(vector[..., spec.start : spec.stop], spec.shape) for spec in layout]
+
+
+def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
+    leading = piece.shape[:-1]
+    if len(shape) != CONVOLUTION:
+        return piece.view(*leading, *shape)
+    outputs, inputs, height, width = shape
+    return piece.view(*leading, outputs, height, width, inputs).movedim(-1, -3)
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.movedim(1, -1) if tensor.dim() == CONVOLUTION else tensor
 
 
 _identities = itertools.count()
@@ -143,7 +158,7 @@ class Rows:
         self.buffers = buffers.expand(count, -1).clone()
         self.batched = batched and model.chain is not None
         self._gradient_views = split(self.G, model.layout)
-        self._leaves: list[Tensor] = []
+        self._active: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
         self._identity = next(_identities)
         if not self.batched:
             self._row_views = [split(row, model.layout) for row in self.W]
@@ -165,11 +180,27 @@ class Rows:
             model.module.train(training)
         return model.module
 
-    def leaves(self, active: int) -> dict[str, Tensor]:
-        """The tensors of the first ``active`` rows as differentiable (active, …) views of ``W``, by name."""
-        if not self._leaves or len(self._leaves[0]) != active:
-            self._leaves = [view.detach().requires_grad_() for view in split(self.W[:active], self.model.layout)]
-        return {spec.name: leaf for spec, leaf in zip(self.model.layout, self._leaves, strict=True)}
+    def views(self, active: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The first ``active`` rows of ``W`` and of ``G`` as tensors (active, …), by name."""
+        if active not in self._active:
+            names = [spec.name for spec in self.model.layout]
+            of_w, of_g = (split(matrix[:active], self.model.layout) for matrix in (self.W, self.G))
+            self._active[active] = dict(zip(names, of_w, strict=True)), dict(zip(names, of_g, strict=True))
+        return self._active[active]
+
+    def through_chain(self, x: Tensor, y: Tensor, share: float) -> tuple[Tensor, Iterator[LinearPass]]:
+        """Run the first rows as one: the loss of every sample (C, B), and the linear layers, last first.
+
+        Derivatives are those of ``share`` times the sum of the losses.
+        """
+        assert self.model.chain is not None
+        parameters, _ = self.views(len(x))
+        passed = self.model.chain.forward(parameters, x)
+        logarithms = passed[-1].log_softmax(-1)
+        chosen = torch.zeros_like(logarithms).scatter_(-1, y.unsqueeze(-1), -share)
+        delta = torch.ops.aten._log_softmax_backward_data(chosen, logarithms, -1, torch.float32)
+        losses = -logarithms.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        return losses, self.model.chain.backward(parameters, passed, delta)
 
     def _gradient_of_row(self, row: int, x: Tensor, y: Tensor) -> Tensor:
         module = self.use(row, training=True)
@@ -180,15 +211,15 @@ class Rows:
         self.model.collect_buffers(self._buffer_views[row])
         return loss.detach()
 
+    @torch.no_grad()
     def _gradient_of_chain(self, active: int, x: Tensor, y: Tensor) -> Tensor:
-        assert self.model.chain is not None
-        leaves = self.leaves(active)
-        outputs, _ = self.model.chain.forward(leaves, x)
-        losses = sample_losses(outputs.flatten(0, 1), y.flatten()).view(active, -1).mean(1)
-        grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        for view, grad in zip(self._gradient_views, grads, strict=True):
-            view[:active].copy_(grad)
-        return losses.detach()
+        _, gradients = self.views(active)
+        losses, layers = self.through_chain(x, y, 1 / y.shape[1])
+        for layer in layers:
+            torch.bmm(layer.delta.transpose(1, 2), layer.inputs, out=gradients[layer.weight])
+            if layer.bias is not None:
+                torch.sum(layer.delta, 1, out=gradients[layer.bias])
+        return losses.mean(1)
 
 
 def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:
