@@ -1,7 +1,10 @@
+import msgpack
+import numpy as np
 import pytest
 
 from efl.errors import WireError
-from efl.wire import BroadcastLog, Message
+from efl.wire import BroadcastLog, Context, Dense, Message, decode, encode
+from efl.wire.reader import sealed
 
 
 def test_a_message_survives_the_way():
@@ -11,15 +14,31 @@ def test_a_message_survives_the_way():
 
 
 def test_damage_is_noticed():
-    blob = Message("reply", {"round": 3}, {"update": b"abc"}).to_bytes()
+    update = encode(Dense(np.float32([1, 2])), Context.flat(2))
+    blob = Message("reply", {"round": 3}, {"update": update}, [update]).to_bytes()
     for i in range(len(blob)):
         broken = bytearray(blob)
         broken[i] ^= 1
         with pytest.raises(WireError):
-            Message.from_bytes(bytes(broken), "reply")
+            read_through(bytes(broken))
     for cut in range(len(blob)):
         with pytest.raises(WireError):
-            Message.from_bytes(blob[:cut], "reply")
+            read_through(blob[:cut])
+    with pytest.raises(WireError):
+        read_through(blob + b"x")
+
+
+def read_through(blob):
+    message = Message.from_bytes(blob, "reply")
+    return [decode(part, Context.flat(2)) for part in (*message.parts.values(), *message.log)]
+
+
+def test_envelopes_that_lie_are_refused():
+    for content in ([3, "reply", {}, [["a", -1]], []], [3, "reply", {}, [["a", 99]], []], [3, "reply", {}, 5, []],
+                    [3, "reply", {}, [], ["x"]], [3, "reply", [], [], []], [3, "reply"], "nothing"):  # fmt: skip
+        envelope = msgpack.packb(content)
+        with pytest.raises(WireError):
+            Message.from_bytes(len(envelope).to_bytes(4, "little") + sealed(envelope) + b"12", "reply")
 
 
 def test_a_message_of_another_kind_is_refused():

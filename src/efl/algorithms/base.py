@@ -102,12 +102,13 @@ class LocalWork:
 
         The loop body moves ``work.W[:active]`` as the algorithm demands.
         """
-        for step in range(int(self.steps[0])):
-            active = int(np.count_nonzero(self.steps > step))
+        gradients = {active: self.rows.G[:active] for active in range(1, len(self.steps) + 1)}
+        losses = {active: self.losses[:active] for active in gradients}
+        at_work = np.count_nonzero(self.steps > np.arange(self.steps[0])[:, None], axis=1)
+        for step, active in enumerate(at_work.tolist()):
             x, y = self.batch(step, active)
-            self.losses[:active] += self.rows.gradient(active, x, y)
-            with torch.no_grad():
-                yield active, self.rows.G[:active]
+            losses[active] += self.rows.gradient(active, x, y)
+            yield active, gradients[active]
         self.losses /= self.steps_done.clamp(min=1)
 
 

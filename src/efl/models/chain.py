@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,6 +38,11 @@ class Link:
     layer: nn.Module
     weight: str | None
     bias: str | None
+
+    @cached_property
+    def flattens(self) -> bool:
+        """Whether it makes one dimension of all but the first two."""
+        return isinstance(self.layer, nn.Flatten)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +78,15 @@ class Chain:
         passed = [x]
         for link in self.links:
             if link.weight is not None:
-                weight = parameters[link.weight].transpose(1, 2)
+                weight = parameters[link.weight].mT
                 if link.bias is None:
                     x = torch.bmm(x, weight)
                 else:
                     x = torch.baddbmm(parameters[link.bias].unsqueeze(1), x, weight)
-            elif isinstance(link.layer, nn.Flatten):
+            elif link.flattens:
                 x = x.flatten(2)
             else:
-                x = link.layer(x)
+                x = link.layer.forward(x)
             passed.append(x)
         return passed
 
@@ -92,7 +98,7 @@ class Chain:
                 yield LinearPass(link.weight, link.bias, x, delta)
                 if number > self.first:
                     delta = torch.bmm(delta, parameters[link.weight])
-            elif isinstance(link.layer, nn.Flatten):
+            elif link.flattens:
                 delta = delta.view(x.shape)
             else:
                 delta = ACTIVATIONS[type(link.layer)](link.layer, delta, x, passed[number + 1])

@@ -46,13 +46,12 @@ def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
     return below.sum(-1).clamp_(max=outputs.shape[-1] - 1)
 
 
-@torch.no_grad()
 def _of_chain(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
     _, layers = rows.through_chain(x, y, share=1.0)
     squares: dict[str | None, Tensor] = {}
     for layer in layers:
         weighted = layer.delta.square() * weights.unsqueeze(-1)
-        squares[layer.weight] = torch.bmm(weighted.transpose(1, 2), layer.inputs.square())
+        squares[layer.weight] = torch.bmm(weighted.mT, layer.inputs.square())
         squares[layer.bias] = weighted.sum(1)
     return torch.cat([squares[spec.name].reshape(len(x), -1) for spec in rows.model.layout], dim=1)
 

@@ -189,9 +189,9 @@ class Rows:
         return self._active[active]
 
     def through_chain(self, x: Tensor, y: Tensor, share: float) -> tuple[Tensor, Iterator[LinearPass]]:
-        """Run the first rows as one: the loss of every sample (C, B), and the linear layers, last first.
+        """Run the first rows as one: ``share`` × the sum of each row's losses (C,), and the linear layers, last first.
 
-        Derivatives are those of ``share`` times the sum of the losses.
+        Derivatives are those of these sums.
         """
         assert self.model.chain is not None
         parameters, _ = self.views(len(x))
@@ -199,7 +199,7 @@ class Rows:
         logarithms = passed[-1].log_softmax(-1)
         chosen = torch.zeros_like(logarithms).scatter_(-1, y.unsqueeze(-1), -share)
         delta = torch.ops.aten._log_softmax_backward_data(chosen, logarithms, -1, torch.float32)
-        losses = -logarithms.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        losses = (logarithms * chosen).sum((1, 2))
         return losses, self.model.chain.backward(parameters, passed, delta)
 
     def _gradient_of_row(self, row: int, x: Tensor, y: Tensor) -> Tensor:
@@ -211,15 +211,14 @@ class Rows:
         self.model.collect_buffers(self._buffer_views[row])
         return loss.detach()
 
-    @torch.no_grad()
     def _gradient_of_chain(self, active: int, x: Tensor, y: Tensor) -> Tensor:
         _, gradients = self.views(active)
         losses, layers = self.through_chain(x, y, 1 / y.shape[1])
         for layer in layers:
-            torch.bmm(layer.delta.transpose(1, 2), layer.inputs, out=gradients[layer.weight])
+            torch.bmm(layer.delta.mT, layer.inputs, out=gradients[layer.weight])
             if layer.bias is not None:
                 torch.sum(layer.delta, 1, out=gradients[layer.bias])
-        return losses.mean(1)
+        return losses
 
 
 def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from efl.errors import WireError
 from efl.wire.context import Context, arranged, scheme
 from efl.wire.payload import Ternary, read_scales
 from efl.wire.positions import pack_places, unpack_places
-from efl.wire.reader import Reader, varints
+from efl.wire.reader import Reader, opened, sealed, varints
 
 MOST = 10_000  # increments in a message
 
@@ -30,13 +30,13 @@ def pack_merged(increments: Sequence[Ternary], context: Context) -> bytes:
         ranks = np.searchsorted(union, increment.positions)
         pieces.append(bytes([len(increment.scales) == 1]) + increment.scales.astype("<f4").tobytes())
         pieces += [pack_places(ranks, within), np.packbits(increment.positive).tobytes()]
-    return b"".join(pieces)
+    return sealed(b"".join(pieces))
 
 
 def unpack_merged(blob: bytes, context: Context) -> list[Ternary]:
     """The increments in ``blob``; `WireError` if it is anything else."""
     try:
-        return _increments(Reader(blob), context)
+        return _increments(Reader(opened(blob)), context)
     except WireError:
         raise
     except Exception as error:

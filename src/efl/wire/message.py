@@ -1,13 +1,12 @@
 """A message: a small header, named payloads, and for requests the broadcasts the client has missed.
 
-One blob: version, kind, header, parts and log in MessagePack, then a CRC-32. The CRC catches damage, not
-forgery.
+One blob: an envelope in MessagePack (version, kind, header, lengths) with a CRC-32, then the payloads, each with a CRC-32
+of its own, which is checked when it is decoded. So what many clients are sent alike is encoded, and checked, once. A CRC catches damage, not forgery.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,14 +14,16 @@ from typing import Any, Literal
 import msgpack
 
 from efl.errors import WireError
+from efl.wire.reader import CHECKSUM, Reader, opened, sealed
 
 VERSION = 3
 Kind = Literal["request", "reply"]
+_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Message:
-    """``parts`` and ``log`` hold encoded payloads: what many clients are sent alike is encoded once.
+    """``parts`` and ``log`` hold encoded payloads.
 
     >>> Message.from_bytes(Message("reply", {"round": 3}).to_bytes(), "reply").header
     {'round': 3}
@@ -35,26 +36,31 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """The blob that travels."""
-        body: bytes = msgpack.packb([VERSION, self.kind, dict(self.header), dict(self.parts), list(self.log)])
-        return body + struct.pack("<I", zlib.crc32(body))
+        lengths = [[[name, len(blob)] for name, blob in self.parts.items()], [len(blob) for blob in self.log]]
+        envelope: bytes = msgpack.packb([VERSION, self.kind, dict(self.header), *lengths])
+        return b"".join([_LENGTH.pack(len(envelope)), sealed(envelope), *self.parts.values(), *self.log])
 
     @classmethod
     def from_bytes(cls, blob: bytes, kind: Kind) -> Message:
         """The message in ``blob``; `WireError` if it is damaged, of another version or of another kind."""
-        body, tail = blob[:-4], blob[-4:]
-        if len(tail) < 4 or zlib.crc32(body) != struct.unpack("<I", tail)[0]:
-            raise WireError("message damaged: checksum does not match")
+        reader = Reader(blob)
+        (length,) = _LENGTH.unpack(reader.bytes(_LENGTH.size))
+        envelope = opened(reader.bytes(length + CHECKSUM))
         try:
-            version, found, header, parts, log = msgpack.unpackb(body)
+            version, found, header, parts, log = msgpack.unpackb(envelope)
         except Exception as error:
             raise WireError(f"not a message: {error}") from error
         if version != VERSION or found != kind:
             raise WireError(f"expected a {kind} of version {VERSION}, got {found!r} of version {version!r}")
-        if not (isinstance(header, dict) and isinstance(parts, dict) and isinstance(log, list)):
+        if not isinstance(header, dict):
             raise WireError("message of the wrong shape")
-        if not all(isinstance(blob, bytes) for blob in [*parts.values(), *log]):
-            raise WireError("message parts must be bytes")
-        return cls(kind, header, parts, log)
+        try:
+            taken = {str(name): reader.bytes(int(length)) for name, length in parts}
+            message = cls(kind, header, taken, [reader.bytes(int(length)) for length in log])
+        except (TypeError, ValueError) as error:
+            raise WireError(f"message of the wrong shape: {error}") from error
+        reader.end()
+        return message
 
     def number(self, key: str) -> float:
         """A header entry that must be a number."""

@@ -22,7 +22,7 @@ from efl.wire.layout import Layout
 from efl.wire.logarithm import ZERO, logarithms, values_of
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.rank_one import OFFSET, RankOne
-from efl.wire.reader import Reader, varints
+from efl.wire.reader import Reader, opened, sealed, varints
 from efl.wire.signs import pack_signs, unpack_signs
 
 Vector = NDArray[np.float32]
@@ -113,19 +113,19 @@ Payload = Dense | Ternary | Field
 
 
 def encode(payload: Payload, context: Context) -> bytes:
-    """The bytes of a payload.
+    """The bytes of a payload, with their checksum.
 
     >>> blob = encode(Dense(np.float32([1, 2])), Context.flat(2))
     >>> decode(blob, Context.flat(2)).values.tolist()
     [1.0, 2.0]
     """
-    return payload.pack(context)
+    return sealed(payload.pack(context))
 
 
 def decode(blob: bytes, context: Context) -> Payload:
     """The payload in ``blob``, which must fit the context; `WireError` otherwise."""
     try:
-        reader = Reader(blob)
+        reader = Reader(opened(blob))
         payload = _KINDS[reader.byte()](reader, context)
         reader.end()
     except WireError:
@@ -145,7 +145,7 @@ def _dense(reader: Reader, context: Context) -> Dense:
 
 
 def _half(reader: Reader, context: Context) -> Dense:
-    codes = np.frombuffer(reader.bytes(2 * context.layout.n), dtype="<u2")
+    codes = reader.array(context.layout.n, "<u2")
     values = (codes.astype(np.uint32) << 16).view(np.float32)
     if not np.isfinite(values).all():
         raise WireError("a value is not finite")

@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import WireError
 
+Buffer = bytes | memoryview
 LONGEST_VARINT = 9
+CHECKSUM = 4  # bytes
 
 
 class Reader:
     """Takes a message apart from front to back; asking for more than there is is a `WireError`."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: Buffer) -> None:
         self.data, self.at = data, 0
 
     def bytes(self, count: int) -> bytes:
         """The next ``count`` bytes."""
+        return bytes(self._next(count))
+
+    def array(self, count: int, dtype: str = "u1") -> NDArray[Any]:
+        """The next ``count`` numbers as an array, read-only and without a copy."""
+        return np.frombuffer(self._next(count * np.dtype(dtype).itemsize), dtype=dtype)
+
+    def _next(self, count: int) -> Buffer:
         if not 0 <= count <= len(self.data) - self.at:
             raise WireError("the payload ends too early")
         self.at += count
         return self.data[self.at - count : self.at]
 
-    def array(self, count: int) -> NDArray[np.uint8]:
-        """The same as an array."""
-        return np.frombuffer(self.bytes(count), dtype=np.uint8)
-
     def floats(self, count: int) -> NDArray[np.float32]:
         """The next ``count`` float32, little end first, all finite."""
-        values = np.frombuffer(self.bytes(4 * count), dtype="<f4").astype(np.float32)
+        values = self.array(count, "<f4").astype(np.float32)
         if not np.isfinite(values).all():
             raise WireError("a value is not finite")
         return values
@@ -68,6 +74,19 @@ class Reader:
         """Nothing may follow."""
         if self.at != len(self.data):
             raise WireError(f"{len(self.data) - self.at} bytes too many")
+
+
+def sealed(body: bytes) -> bytes:
+    """With a CRC-32 at the end, by which `opened` tells damage."""
+    return body + zlib.crc32(body).to_bytes(CHECKSUM, "little")
+
+
+def opened(blob: bytes) -> memoryview:
+    """What was sealed."""
+    body, tail = memoryview(blob)[:-CHECKSUM], blob[-CHECKSUM:]
+    if len(tail) < CHECKSUM or zlib.crc32(body) != int.from_bytes(tail, "little"):
+        raise WireError("damaged: checksum does not match")
+    return body
 
 
 def varints(numbers: Iterable[int]) -> bytes:
