@@ -56,9 +56,9 @@ class TrainingSection(Section):
 
 
 class EngineSection(Section):
-    """How it is computed; one process and the CPU for now."""
+    """How it is computed; the result does not depend on it."""
 
-    workers: Literal["auto", 1] = "auto"
+    workers: Literal["auto"] | Count = "auto"
     rows: Literal["auto"] | Count = "auto"
     device: Literal["cpu"] = "cpu"
 

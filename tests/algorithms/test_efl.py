@@ -14,7 +14,6 @@ from efl.algorithms.base import Contribution, RoundSettings, ServerState
 from efl.algorithms.parts.averaging import averaged_increment
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, completion_scale
 from efl.config import parse
-from efl.engine import client as client_module
 from efl.engine.roster import Roster
 from efl.engine.setup import prepare
 from efl.engine.work import batch_indices
@@ -59,6 +58,13 @@ class Audited(EFL):
 
     books: dict = field(default_factory=dict)
 
+    def local_update(self, work):
+        before = self._residual(work).clone()
+        work.lost = [None] * len(work.lost)  # it has been taken back just now
+        parts = super().local_update(work)
+        self.books["audit"].append((work, before, parts))
+        return parts
+
     def aggregate(self, server, contributions, settings):
         updates = [contribution.parts["update"] for contribution in contributions]
         came = averaged_increment(server.w, updates, self._weights(contributions, settings)).double()
@@ -79,19 +85,19 @@ def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(d
     experiment = parse({"training": {"rounds": 100, "local_steps": 5}, "federation": {"clients": 20}})
     fleet = Fleet(stragglers=0.5, inactive=0.1, lost=lost)
     coordinator, host = prepare(experiment, digits, None, algorithm, fleet).assemble()
-    real_train, real_exchange = client_module.train, coordinator.transport.exchange
+    real_work, real_exchange = host.hand.local_work, coordinator.transport.exchange
 
-    def watched_train(algorithm, workshop, group, work):
-        before = algorithm._residual(work).clone()
-        work.lost = [None] * len(group)  # it has been taken back just now
-        parts = real_train(algorithm, workshop, group, work)
-        for row, client in enumerate(group):
+    def watched_work(briefing, tasks):
+        algorithm.books["audit"] = audit = []
+        result = real_work(briefing, tasks)
+        (work, before, parts), *_ = audit
+        for row, task in enumerate(tasks):
             sent = torch.from_numpy(parts[row]["update"].onto(np.zeros(work.model.n, np.float32)))
             new = sent + work.state["residual"][row] - before[row]
             if work.steps[row] == 5:
                 assert torch.allclose(new, work.W[row] - work.start, atol=1e-6)
-            fresh[client] = fresh.get(client, 0.0) + new.double()
-        return parts
+            fresh[task.client] = fresh.get(task.client, 0.0) + new.double()
+        return result
 
     def watched_exchange(round_, requests):
         exchange = real_exchange(round_, requests)
@@ -101,15 +107,16 @@ def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(d
             arrived[client] = arrived.get(client, 0.0) + value
         return exchange
 
-    monkeypatch.setattr(client_module, "train", watched_train)
+    monkeypatch.setattr(host.hand, "local_work", watched_work)
     monkeypatch.setattr(coordinator.transport, "exchange", watched_exchange)
     for round_ in range(100):
         coordinator.play(round_)
     for client, total in fresh.items():
-        left = host.store.read([client])["residual"][0].double()
+        left = host.store.file.read([host.store.look(client)])["residual"][0].double()
         last = host.store.last_upload(client)
         if last.round != coordinator.roster.accepted[client]:
-            left += torch.from_numpy(last.parts["update"].onto(np.zeros(len(left), np.float32)))
+            lost_update = decode(last.parts["update"], host.hand.plain)
+            left += torch.from_numpy(lost_update.onto(np.zeros(len(left), np.float32)))
         assert torch.allclose(arrived.get(client, 0.0) + left, total, atol=2e-5)
     assert torch.allclose(algorithm.books["out"] + algorithm.books["left"], algorithm.books["in"], atol=2e-5)
     # The server applied what it broadcast, no more and no less; the clients' copy is the same, bit for bit.

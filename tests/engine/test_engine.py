@@ -11,7 +11,7 @@ from efl.engine.evaluate import global_accuracies, worst_decile
 from efl.engine.roster import Roster
 from efl.engine.run import own_spacing
 from efl.engine.setup import prepare
-from efl.engine.work import auto_rows, batch_indices, fisher_samples
+from efl.engine.work import Workshop, auto_rows, batch_indices, fisher_samples
 from efl.errors import DivergedError
 from efl.models import FlatModel, Task, build
 from efl.wire import Message
@@ -227,7 +227,8 @@ def test_accuracy_is_measured_on_each_clients_own_test_data():
     )
     model = FlatModel(nn.Linear(2, 2, bias=False))
     right_for_the_first_only = torch.tensor([1.0, 0.0, 0.0, 1.0])
-    accuracies = global_accuracies(model, federation, right_for_the_first_only, model.buffers)
+    host = ClientHost(FedAvg(), Workshop(model, federation, seed=0, rows=1))
+    accuracies = global_accuracies(host, right_for_the_first_only, model.buffers)
     assert accuracies.tolist() == [1.0, 0.0]
 
 

@@ -16,6 +16,18 @@ def bench() -> None:
 
 
 @app.command()
+def speed(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each, in turn; the CNN plays an eighth of them.")] = 40,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a processor by default.")] = None,
+) -> None:
+    """FedAvg here against the plain loop one would write in PyTorch, on the same work."""
+    from efl.bench.speed import measure
+
+    for line in measure(rounds, workers):
+        say(str(line))
+
+
+@app.command()
 def overhead(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds of each algorithm, alternating.")] = 60,
 ) -> None:

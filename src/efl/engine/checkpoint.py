@@ -1,6 +1,7 @@
 """Checkpoints: the whole state of a run after a round, in one file, written atomically, with a checksum.
 
-The newest two are kept. Everything else about a run follows from its config.toml and metrics.jsonl.
+The newest two are kept. The clients' rows lie in a file of their own (`efl.engine.state`). Everything else about a run
+follows from its config.toml and metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from torch import Tensor
 from efl.algorithms.base import ServerState
 from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator
+from efl.engine.state import CHECKPOINTS_KEPT
 from efl.errors import UserError, first_line
 from efl.storage import read_tensors, write_atomically
 from efl.wire import BroadcastLog, Ledger
 
-FORMAT = 2
-KEPT = 2
+FORMAT = 3
 
 
 def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host: ClientHost) -> None:
@@ -53,8 +54,9 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "sha256": _digest(tensors),
     }
     write_atomically(directory / f"round-{rounds:06d}.safetensors", save(tensors, {"notes": json.dumps(notes)}))
-    for old in list_checkpoints(directory)[:-KEPT]:
+    for old in list_checkpoints(directory)[:-CHECKPOINTS_KEPT]:
         old.unlink()
+    host.store.kept()
 
 
 def list_checkpoints(directory: Path) -> list[Path]:

@@ -1,35 +1,51 @@
 """The client side: bytes in, bytes out.
 
-A `ClientHost` answers for one client or for many that live on the same machine. It keeps their state rows and one
-copy of the model, the newest it has been told, from which each client starts.
+A `ClientHost` answers for one client or for many that live on the same machine. It keeps one copy of the model, the
+newest it has been told, from which each client starts, and knows where its clients' state lies; the work is done by a
+`Crew`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 import torch
 
-from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
+from efl.algorithms.base import Algorithm, RoundSettings
+from efl.engine.crew import Alone, Crew, Workers
+from efl.engine.hand import Briefing, Hand, Task, Train
 from efl.engine.state import NEVER, LastUpload, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
-from efl.models import FlatModel
 from efl.storage import checksum
-from efl.wire import Context, Dense, Field, Layout, Message, decode, encode, received
+from efl.wire import Context, Dense, Message, received
 
 
 class ClientHost:
     """Answers requests with the work of its clients."""
 
-    def __init__(self, algorithm: Algorithm, workshop: Workshop) -> None:
+    def __init__(self, algorithm: Algorithm, workshop: Workshop, workers: int = 1, state: Path | None = None) -> None:
         self.algorithm, self.workshop = algorithm, workshop
-        self.plain = Context(layout_of(workshop.model))
-        self.store = StateStore(algorithm.client_state(), self.plain.layout)
+        self.store = StateStore(algorithm.client_state(), workshop.model.n, state)
+        self.hand = Hand(algorithm, workshop, self.store.file)
         self.w = torch.zeros(workshop.model.n)
         self.version = NEVER
-        self._decoded: tuple[Mapping[str, bytes], Parts, Context] = ({}, {}, self.plain)
+        self.workers = workers
+        self._crew: Crew | None = None
+
+    @property
+    def crew(self) -> Crew:
+        """Who does the work; worker processes are started when there is some."""
+        if self._crew is None:
+            self._crew = Alone(self.hand) if self.workers == 1 else Workers(self.hand, self.workers)
+        return self._crew
+
+    def close(self) -> None:
+        """Stop the worker processes, if any."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
 
     def answer(self, requests: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
         """Replies of the clients that have something to say; ``steps`` is what each can do before time is up."""
@@ -40,46 +56,34 @@ class ClientHost:
             header = {"round": messages[client].number("round"), "client": client, "needs_model": True}
             replies[client] = Message("reply", header).to_bytes()
             del able[client]
-        for group in self.workshop.groups(able):
-            replies |= self._answer_group(group, [steps[client] for client in group], messages)
-        return replies
+        return replies | (self._work({client: messages[client] for client in able}, able) if able else {})
 
     def _may_send(self, request: Message, steps: int) -> bool:
         return steps > 0 and (self.algorithm.uses_incomplete or steps >= request.number("local_steps"))
 
-    def _answer_group(self, group: list[int], steps: list[int], messages: Mapping[int, Message]) -> dict[int, bytes]:
-        first = messages[group[0]]
-        shared, context = self._shared_parts(first)
-        for client in group:
-            self._catch_up(messages[client], context)
-        settings = self._settings(first)
-        buffers = shared.pop("buffers", None)
-        work = self.workshop.work(
-            group,
-            steps,
-            self.w,
-            torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.workshop.model.buffers,
-            settings,
-            self.store.read(group),
-            [self._lost(client, messages[client]) for client in group],
-            shared,
-        )
-        uploads = train(self.algorithm, self.workshop, group, work)
-        losses, finite = work.losses.tolist(), _finite_rows(work)
+    def _work(self, messages: Mapping[int, Message], steps: dict[int, int]) -> dict[int, bytes]:
+        first = next(iter(messages.values()))
+        briefing = Briefing(self._settings(first), first.parts)
+        shared, context = self.hand.told(briefing)
+        for message in messages.values():
+            self._catch_up(message, context)
+        buffers = shared.get("buffers")
+        told = torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.workshop.model.buffers
+        self.crew.tell(self.w, told)
+        seats = {client: self.store.seat(client) for client in messages}
+        jobs = [
+            Train(briefing, [Task(c, steps[c], seats[c], self._lost(c, messages[c])) for c in group])
+            for group in self.workshop.groups(steps, self.crew.hands)
+        ]
         replies: dict[int, bytes] = {}
-        for row, client in enumerate(group):
-            header: dict[str, Any] = {"round": settings.round, "client": client}
-            header |= {"steps": steps[row], "loss": losses[row]}
-            if not finite[row]:
-                replies[client] = Message("reply", {**header, "diverged": True}).to_bytes()
-                continue
-            if work.lost[row]:
-                header["recovered"] = True
-            parts = _encoded(work, row, uploads[row], context)
-            replies[client] = Message("reply", header, parts).to_bytes()
-            kept = {name: uploads[row][name] for name in self.algorithm.remembers}
-            rows = {name: matrix[row] for name, matrix in work.state.items()}
-            self.store.write(client, rows, LastUpload(settings.round, kept))
+        for outcome in (outcome for outcomes in self.crew.run(jobs) for outcome in outcomes):
+            seat = seats[outcome.client]
+            replies[outcome.client] = outcome.reply
+            if outcome.kept is None:
+                self.store.decline(seat)
+            else:
+                upload = LastUpload(briefing.settings.round, outcome.kept)
+                self.store.accept(outcome.client, seat, outcome.checksum, upload)
         return replies
 
     def _can_start(self, request: Message) -> bool:
@@ -105,68 +109,16 @@ class ClientHost:
             w = change.onto(w)
         self.w, self.version = torch.from_numpy(w), version
 
-    def _shared_parts(self, request: Message) -> tuple[Parts, Context]:
-        """What every client of a round is told alike, decoded once, and the field to code by."""
-        if self._decoded[0] != request.parts:
-            parts = decoded_parts(request.parts, self.workshop.model, self.plain)
-            self._decoded = (request.parts, parts, coding_context(parts, self.plain))
-        _, parts, context = self._decoded
-        return dict(parts), context
-
     def _settings(self, request: Message) -> RoundSettings:
         return RoundSettings(
             round=int(request.number("round")),
             eta=float(request.number("eta")),
             local_steps=int(request.number("local_steps")),
             batch_size=int(request.number("batch_size")),
-            layout=self.plain.layout,
+            layout=self.hand.plain.layout,
         )
 
-    def _lost(self, client: int, request: Message) -> Parts | None:
+    def _lost(self, client: int, request: Message) -> Mapping[str, bytes] | None:
         """What the client sent last, if the server says that it never arrived."""
         last = self.store.last_upload(client)
-        if last.round == int(request.number("accepted")):
-            return None
-        return last.parts
-
-
-def layout_of(model: FlatModel) -> Layout:
-    """The model's tensors, as the wire sees them."""
-    return Layout(tuple(spec.shape for spec in model.layout))
-
-
-def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel, context: Context) -> Parts:
-    """The payloads of a message: vectors as long as the model, but for its float buffers."""
-    buffers = Context.flat(len(model.buffers))
-    return {name: decode(blob, buffers if name == "buffers" else context) for name, blob in blobs.items()}
-
-
-def coding_context(shared: Parts, plain: Context) -> Context:
-    """What increments are coded by in a round: the outline of the field that everybody was told, if there was one."""
-    field = shared.get("field")
-    return Context(plain.layout, field.outline) if isinstance(field, Field) and field.outline is not None else plain
-
-
-def train(algorithm: Algorithm, workshop: Workshop, group: list[int], work: LocalWork) -> list[Parts]:
-    """`local_update` with random layers, if any, drawing from the client's own stream."""
-    if workshop.batched:
-        return algorithm.local_update(work)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(workshop.layer_seed(work.settings.round, group[0]))
-        return algorithm.local_update(work)
-
-
-def _encoded(work: LocalWork, row: int, upload: Parts, context: Context) -> dict[str, bytes]:
-    parts = {name: encode(payload, context) for name, payload in upload.items()}
-    if work.model.buffers.numel():
-        parts["buffers"] = encode(Dense(work.rows.buffers[row].numpy()), Context.flat(len(work.model.buffers)))
-    return parts
-
-
-def _finite_rows(work: LocalWork) -> list[bool]:
-    """Which rows are free of NaN and infinity; a sum is finite only if every entry is."""
-    total = work.losses + work.W.sum(1) + work.rows.buffers.sum(1)
-    for rows in work.state.values():
-        total = total + rows.sum(1)
-    finite: list[bool] = torch.isfinite(total).tolist()
-    return finite
+        return None if last.round == int(request.number("accepted")) else last.parts

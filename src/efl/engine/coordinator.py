@@ -19,7 +19,7 @@ from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, S
 from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.schedule import decaying
 from efl.algorithms.parts.weights import by_samples
-from efl.engine.client import coding_context, decoded_parts, layout_of
+from efl.engine.hand import coding_context, decoded_parts, layout_of
 from efl.engine.roster import Roster
 from efl.engine.transport import Exchange, Transport
 from efl.errors import DivergedError, WireError

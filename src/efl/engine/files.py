@@ -22,6 +22,7 @@ class RunDirectory:
         self.path = path
         self.config, self.metrics, self.summary = path / "config.toml", path / "metrics.jsonl", path / "summary.json"
         self.checkpoints = path / "checkpoint"
+        self.state = self.checkpoints / "clients.rows"
         self.model = path / "model.safetensors"
 
     @classmethod

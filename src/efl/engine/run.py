@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,14 +64,14 @@ class Run:
     history: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.coordinator, self.host = self.setup.assemble()
+        self.coordinator, self.host = self.setup.assemble(self.directory.state if self.directory else None)
         self.training = self.setup.experiment.training
         self.diverged: str | None = None
         self._metrics: MetricsFile | None = None
 
     def execute(self) -> Result:
         """Play the rounds that are left; in a directory with a checkpoint, those after it."""
-        with quick_arithmetic():
+        with quick_arithmetic(), closing(self.host):
             self._resume()
             for observer in self.observers:
                 observer.start(self.setup, self.history)
@@ -124,7 +124,7 @@ class Run:
     def _evaluate(self, round_: int) -> Record:
         setup, coordinator = self.setup, self.coordinator
         vector = setup.algorithm.model(coordinator.server)
-        accuracies = global_accuracies(setup.model, setup.federation, vector, coordinator.buffers)
+        accuracies = global_accuracies(self.host, vector, coordinator.buffers)
         scores: Record = {"accuracy": float(accuracies.mean()), "worst_decile": worst_decile(accuracies)}
         if self._looks_at_own_models(round_ + 1):
             scores |= self._evaluate_own(coordinator.settings(round_))
@@ -136,10 +136,8 @@ class Run:
         return rounds % own_spacing(self.training, len(self.setup.federation)) == 0 or rounds == self.training.rounds
 
     def _evaluate_own(self, settings: RoundSettings) -> Record:
-        coordinator, host = self.coordinator, self.host
-        own = own_accuracies(
-            self.setup.algorithm, host.workshop, host.store, coordinator.server, coordinator.buffers, settings
-        )
+        coordinator = self.coordinator
+        own = own_accuracies(self.host, coordinator.server, coordinator.buffers, settings)
         return {"own_accuracy": float(own.mean()), "own_worst_decile": worst_decile(own)}
 
     def _summary(self, seconds: float) -> Record:
@@ -152,7 +150,7 @@ class Run:
         losses = [record["train_loss"] for record in history if record["train_loss"] is not None]
         steps = sum(record["clients"][str(client)] for record in history for client in record["counted"])
         vector = setup.algorithm.model(self.coordinator.server)
-        final = global_accuracies(setup.model, setup.federation, vector, self.coordinator.buffers)
+        final = global_accuracies(self.host, vector, self.coordinator.buffers)
         return {
             "algorithm": experiment.algorithm_name,
             "dataset": setup.federation.name,

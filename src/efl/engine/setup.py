@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator, Plan
 from efl.engine.roster import Roster
 from efl.engine.transport import LocalTransport
-from efl.engine.work import Workshop, auto_rows
+from efl.engine.work import Workshop, auto_rows, auto_workers
 from efl.errors import UserError, first_line
 from efl.federation import SOURCES, Federation, load
 from efl.federation.prepared import data_directory
@@ -36,11 +37,12 @@ class Setup:
     algorithm: Algorithm
     fleet: Fleet
 
-    def assemble(self) -> tuple[Coordinator, ClientHost]:
-        """A coordinator, and the clients it talks to, in this process."""
+    def assemble(self, state: Path | None = None) -> tuple[Coordinator, ClientHost]:
+        """A coordinator, and the clients it talks to; what clients keep goes into the file ``state``."""
         training, engine = self.experiment.training, self.experiment.engine
         rows = auto_rows(self.model, training.cohort) if engine.rows == "auto" else engine.rows
-        host = ClientHost(self.algorithm, Workshop(self.model, self.federation, training.seed, rows))
+        workers = auto_workers(self.model, training) if engine.workers == "auto" else engine.workers
+        host = ClientHost(self.algorithm, Workshop(self.model, self.federation, training.seed, rows), workers, state)
         plan = Plan(
             training.cohort,
             training.local_steps,

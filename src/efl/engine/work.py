@@ -1,6 +1,8 @@
 """Local work: the rows, mini-batches and samples of some clients in one round."""
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.algorithms.base import LocalWork, Parts, RoundSettings
+from efl.config import TrainingSection
 from efl.federation import Federation
 from efl.models import FlatModel
 from efl.rng import Purpose, stream, torch_seed
 
 FLOATS_IN_CACHE = 2**18
+WORTH_SHARING = 2 * 10**8  # multiplications in a round, a hundredth of a second or so
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,10 @@ class Workshop:
         """Whether clients share matrix operations; a lone one takes the same path, so that grouping changes nothing."""
         return self.model.chain is not None
 
-    def groups(self, steps: dict[int, int]) -> list[list[int]]:
-        """The clients with work to do, those with most first, in groups that run side by side."""
+    def groups(self, steps: Mapping[int, int], hands: int = 1) -> list[list[int]]:
+        """The clients with work to do, those with most first, in groups that run side by side; one a hand at least."""
         clients = sorted((client for client in steps if steps[client] > 0), key=lambda client: (-steps[client], client))
-        size = self.rows if self.batched else 1
+        size = min(self.rows, -(-len(clients) // hands)) if self.batched else 1
         return [clients[i : i + size] for i in range(0, len(clients), size)]
 
     def work(
@@ -75,6 +79,14 @@ class Workshop:
     def layer_seed(self, round_: int, client: int) -> int:
         """The seed of random layers (dropout) for one client's work."""
         return torch_seed(self.seed, Purpose.LAYERS, round_, client)
+
+
+def auto_workers(model: FlatModel, training: TrainingSection) -> int:
+    """A process for each processor, where a round is long enough to be shared and the system can fork safely."""
+    multiplications = model.n * training.batch_size * training.local_steps * training.cohort
+    if sys.platform != "linux" or multiplications < WORTH_SHARING:
+        return 1
+    return max(1, min(len(os.sched_getaffinity(0)), training.cohort))
 
 
 class Batches:

@@ -1,7 +1,8 @@
 """A message: a small header, named payloads, and for requests the broadcasts the client has missed.
 
-One blob: an envelope in MessagePack (version, kind, header, lengths) with a CRC-32, then the payloads, each with a CRC-32
-of its own, which is checked when it is decoded. So what many clients are sent alike is encoded, and checked, once. A CRC catches damage, not forgery.
+One blob: an envelope in MessagePack (version, kind, header, lengths) with a CRC-32, then the payloads, each with a
+CRC-32 of its own that is checked when it is decoded. So what many clients are sent alike is encoded, and checked,
+once. A CRC catches damage, not forgery.
 """
 
 from __future__ import annotations
