@@ -10,7 +10,7 @@ from statistics import median
 import torch
 
 from efl.bench.setting import coordinator_of
-from efl.engine.run import quick_arithmetic
+from efl.engine.processor import quick_arithmetic
 from efl.federation import Federation, load
 
 WARM_UP = 5

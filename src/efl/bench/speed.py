@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efl.bench.setting import setup_of
-from efl.engine.run import quick_arithmetic
+from efl.engine.processor import quick_arithmetic
 from efl.federation import Federation
 
 JOBS = {"logistic regression": "linear", "mlp 784-200-200-10": "mlp200", "cnn": "cnn_large"}
 CLIENTS, COHORT, STEPS, BATCH, ETA = 100, 10, 20, 20, 0.1
 WARM_UP = 2
+REST = 0.25  # seconds, in which the plain loop's threads stop spinning
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def ratio(what: str, network: str, rounds: int, workers: int) -> Speed:
     with closing(host):
         assert host.crew.hands == workers
         for round_ in range(WARM_UP + rounds):
+            time.sleep(REST)
             began = time.perf_counter()
             with quick_arithmetic():
                 coordinator.play(round_)
@@ -101,9 +103,10 @@ class PlainLoop:
         model = copy.deepcopy(self.model).train()
         optimiser = torch.optim.SGD(model.parameters(), lr=ETA)
         order = np.resize(rng.permutation(self.federation.train[client]), STEPS * BATCH)
-        for batch in torch.from_numpy(order).split(BATCH):
+        for batch in torch.from_numpy(order.reshape(STEPS, BATCH)):
             optimiser.zero_grad()
-            F.cross_entropy(model(self.x[batch]), self.federation.y[batch]).backward()
+            loss: Tensor = F.cross_entropy(model(self.x[batch]), self.federation.y[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         return model.state_dict()
 

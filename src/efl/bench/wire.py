@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from efl.algorithms.parts.ternary import largest
 from efl.bench.setting import coordinator_of
 from efl.engine.coordinator import Coordinator
-from efl.engine.run import quick_arithmetic
+from efl.engine.processor import quick_arithmetic
 from efl.engine.transport import Exchange
 from efl.federation import Federation
 from efl.wire import Context, Layout, Message, Payload, RankOne, Ternary, decode, encode

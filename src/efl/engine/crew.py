@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from efl.engine.hand import Hand, Job
+from efl.engine.processor import set_up_process
 from efl.errors import UserError
 
 T = TypeVar("T")
@@ -181,8 +182,7 @@ def _work(hand: Hand, pipe: Connection, parents: Connection, memory: mmap.mmap) 
     """What a worker process does: jobs, until the pipe is closed."""
     parents.close()  # else the pipe would not end when the other process does
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+    set_up_process()
     while True:
         try:
             job: Job[Any] = pipe.recv()

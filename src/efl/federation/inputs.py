@@ -29,7 +29,8 @@ class Pixels:
         shift = [-mean / deviation for mean, deviation in zip(self.mean, self.deviation, strict=True)]
         floats = x.to(torch.float32)
         if len(scale) == 1:
-            return floats.mul_(scale[0]).add_(shift[0])
+            floats.mul_(scale[0])
+            return floats.add_(shift[0]) if shift[0] else floats
         return floats.mul_(torch.tensor(scale).view(-1, 1, 1)).add_(torch.tensor(shift).view(-1, 1, 1))
 
 

@@ -60,7 +60,9 @@ class Chain:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = tuple(links)
-        self.first = next(i for i, link in enumerate(self.links) if link.weight is not None)
+        linear = [number for number, link in enumerate(self.links) if link.weight is not None]
+        self.first = linear[0]
+        self.outputs = int(self.links[linear[-1]].layer.get_parameter("weight").shape[0])
 
     @classmethod
     def of(cls, module: nn.Module) -> Chain | None:

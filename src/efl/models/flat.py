@@ -164,6 +164,10 @@ class Rows:
             self._row_views = [split(row, model.layout) for row in self.W]
             self._buffer_views = [split(row, model.buffer_layout) for row in self.buffers]
 
+    def targets(self, y: Tensor) -> Tensor:
+        """Labels (…, C, B) of many steps in the form that `gradient` takes them quickest."""
+        return _chosen(y, self.model.chain.outputs, 1 / y.shape[-1]) if self.batched and self.model.chain else y
+
     def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
         """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
         if self.batched:
@@ -191,13 +195,13 @@ class Rows:
     def through_chain(self, x: Tensor, y: Tensor, share: float) -> tuple[Tensor, Iterator[LinearPass]]:
         """Run the first rows as one: ``share`` × the sum of each row's losses (C,), and the linear layers, last first.
 
-        Derivatives are those of these sums.
+        Derivatives are those of these sums. ``y`` are labels, or what `targets` made of them for the same share.
         """
         assert self.model.chain is not None
         parameters, _ = self.views(len(x))
         passed = self.model.chain.forward(parameters, x)
         logarithms = passed[-1].log_softmax(-1)
-        chosen = torch.zeros_like(logarithms).scatter_(-1, y.unsqueeze(-1), -share)
+        chosen = y if y.is_floating_point() else _chosen(y, logarithms.shape[-1], share)
         delta = torch.ops.aten._log_softmax_backward_data(chosen, logarithms, -1, torch.float32)
         losses = (logarithms * chosen).sum((1, 2))
         return losses, self.model.chain.backward(parameters, passed, delta)
@@ -219,6 +223,11 @@ class Rows:
             if layer.bias is not None:
                 torch.sum(layer.delta, 1, out=gradients[layer.bias])
         return losses
+
+
+def _chosen(y: Tensor, classes: int, share: float) -> Tensor:
+    """−share at the label, zero elsewhere: the derivative of the loss by the logarithms of probabilities."""
+    return torch.zeros(*y.shape, classes).scatter_(-1, y.unsqueeze(-1), -share)
 
 
 def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,43 @@
+"""Settings of the processor and of memory under which small operations are quick."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of glibc's mallopt
+_NEVER = 2**31 - 1
+
+
+@contextmanager
+def quick_arithmetic() -> Iterator[None]:
+    """What `set_up_process` does, with threads and small numbers as they were at the end."""
+    before = torch.get_num_threads()
+    set_up_process()
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+
+
+def set_up_process() -> None:
+    """One thread, numbers below 1e-38 taken as zero, and freed memory kept.
+
+    Small operations on a busy machine are many times slower on several threads than on one, and so is arithmetic on
+    such tiny numbers, which squared gradients are full of. Memory given back to the system is fetched again a moment
+    later, page by page, which takes as long as the arithmetic done in it.
+    """
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    if sys.platform == "linux":
+        try:
+            mallopt = ctypes.CDLL(None).mallopt
+        except (AttributeError, OSError):
+            return  # another C library than glibc
+        mallopt(_MMAP_THRESHOLD, _NEVER)
+        mallopt(_TRIM_THRESHOLD, _NEVER)
