@@ -134,8 +134,8 @@ class EFL(Settings):
         if self.elasticity == 0 or not bool(server.tensors["fisher"].any()):
             return {}
         anchor = torch.where(server.tensors["told"] > 0, server.tensors["anchor"], server.w)
-        fields = self._fields(server.tensors["fisher"][None], anchor[None], server.w, self.density_down, settings)
-        return {"field": fields[0]}
+        moved = anchor - server.w
+        return {"field": self._fields(server.tensors["fisher"][None], moved[None], self.density_down, settings)[0]}
 
     # Client
 
@@ -153,11 +153,12 @@ class EFL(Settings):
             step(work.W[:active], gradient)
             if running is not None:
                 running.add(active, gradient)
-        updates = self._updates(work, self._residual(work), self._completion(work, field))
+        moved = work.W - work.start
+        updates = self._updates(work, moved, self._residual(work), self._completion(work, field))
         if self.elasticity == 0:
             return updates
         fisher = self._exact_fisher(work) if running is None else running.mean()
-        fields = self._fields(fisher, work.W, work.start, self.density_up, work.settings)
+        fields = self._fields(fisher, moved, self.density_up, work.settings)
         return [{**update, "field": sent} for update, sent in zip(updates, fields, strict=True)]
 
     def _residual(self, work: LocalWork) -> Tensor:
@@ -181,17 +182,16 @@ class EFL(Settings):
         scale = completion_scale(pulled, eta, self.elasticity, work.steps_done, most, work.model.n, self.step)
         return scale.clamp_(max=self.weight_cap)
 
-    def _updates(self, work: LocalWork, residual: Tensor, scale: Tensor | None) -> list[Parts]:
+    def _updates(self, work: LocalWork, moved: Tensor, residual: Tensor, scale: Tensor | None) -> list[Parts]:
         """Δ^k = R^k + scale ⊙ (w_s − w_0), and ST of it; whole models where nothing is compressed."""
-        moved = work.W - work.start
-        produced = residual + moved if scale is None else torch.addcmul(residual, scale, moved)
         if self.density_up < 1:
+            produced = residual.add_(moved) if scale is None else residual.addcmul_(scale, moved)
             sent = self._compress(produced, self.density_up, work.settings)
             work.state["residual"] = subtract(produced, sent)
             return [{"update": update} for update in sent]
         # w_s + (scale − 1)(w_s − w_0) + R^k rather than w_0 + Δ^k: without scale and residual it is w_s bit for bit.
         models = work.W + residual if scale is None else work.W + (scale - 1) * moved + residual
-        work.state["residual"] = produced
+        work.state["residual"] = residual + moved if scale is None else torch.addcmul(residual, scale, moved)
         return [{"update": Dense(model)} for model in models.cpu().numpy()]
 
     def _exact_fisher(self, work: LocalWork) -> Tensor:
@@ -253,11 +253,8 @@ class EFL(Settings):
         """ST of every row."""
         return sparsify_ternary(matrix, density, settings.layout, whole=self.scope == "whole")
 
-    def _fields(
-        self, fisher: Tensor, anchor: Tensor, reference: Tensor, density: float, settings: RoundSettings
-    ) -> list[Field]:
-        """A field for every row, in full or in short."""
-        moved = anchor - reference
+    def _fields(self, fisher: Tensor, moved: Tensor, density: float, settings: RoundSettings) -> list[Field]:
+        """A field for every row, in full or in short; ``moved`` is where the anchor is, from the model."""
         if self.field == "dense" or (self.field == "auto" and density == 1):
             return full_fields(fisher, moved, settings.layout)
         return short_fields(fisher, moved, settings.layout, self.field_density)

@@ -1,4 +1,4 @@
-"""What EFL costs over FedAvg: rounds of both on the same work, one after the other, again and again."""
+"""What algorithms cost over FedAvg: rounds of all on the same work, one after the other, again and again."""
 
 from __future__ import annotations
 
@@ -7,59 +7,60 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-import torch
-
+from efl.algorithms import ALGORITHMS
 from efl.bench.setting import coordinator_of
+from efl.bench.speed import images
 from efl.engine.processor import quick_arithmetic
 from efl.federation import Federation, load
 
 WARM_UP = 5
+REFERENCE = "fedavg"
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Median round times in milliseconds, and the median of their ratios."""
+    """Median round times in milliseconds, and the median of an algorithm's round over its neighbour of FedAvg's."""
 
     what: str
     parameters: int
-    fedavg_ms: float
-    efl_ms: float
-    ratio: float
+    milliseconds: dict[str, float]
+    ratios: dict[str, float]
 
     def __str__(self) -> str:
-        return (
-            f"{self.what}, {self.parameters:,} parameters: FedAvg {self.fedavg_ms:.1f} ms, "
-            f"EFL {self.efl_ms:.1f} ms a round, EFL / FedAvg {self.ratio:.2f}"
-        )
+        others = [
+            f"{name} {self.milliseconds[name]:.1f} ms, {ratio:.2f} × FedAvg"
+            for name, ratio in self.ratios.items()
+            if name != REFERENCE
+        ]
+        fedavg = f"FedAvg {self.milliseconds[REFERENCE]:.1f} ms a round"
+        return f"{self.what}, {self.parameters:,} parameters: {'; '.join([fedavg, *others])}"
 
 
 def measure(repeats: int) -> Iterator[Overhead]:
-    """EFL against FedAvg with complete clients, cohort 10, E = 20, B = 20."""
-    images = torch.rand(2000, 784, generator=torch.Generator().manual_seed(0))
-    labels = torch.arange(2000) % 10
-    large = Federation.from_tensors(images, labels, clients=50, partition="classes:2")
-    yield ratio("mlp on digits", load("digits"), "mlp", repeats)
-    yield ratio("mlp 784-200-200-10 on random images", large, "mlp200", repeats)
+    """Every algorithm with complete clients, cohort 10, E = 20, B = 20, in one process."""
+    yield ratios("mlp on digits", load("digits"), "mlp", repeats)
+    yield ratios("mlp 784-200-200-10 on images of 28 × 28", images(), "mlp200", repeats)
+    yield ratios("cnn on images of 28 × 28", images(), "cnn_large", max(3, repeats // 15), warm_up=2)
 
 
-def ratio(what: str, federation: Federation, network: str, repeats: int) -> Overhead:
-    """Median over pairs of neighbouring rounds."""
-    pair = [coordinator_of(name, federation, network) for name in ("fedavg", "efl")]
-    times: list[tuple[float, float]] = []
+def ratios(what: str, federation: Federation, network: str, repeats: int, warm_up: int = WARM_UP) -> Overhead:
+    """Medians over rounds, in which each algorithm goes first in its turn."""
+    names = list(ALGORITHMS)
+    coordinators = {name: coordinator_of(name, federation, network) for name in names}
+    times: list[dict[str, float]] = []
     with quick_arithmetic():
-        for round_ in range(WARM_UP + repeats):
-            order = (0, 1) if round_ % 2 == 0 else (1, 0)
-            spent = [0.0, 0.0]
-            for which in order:
+        for round_ in range(warm_up + repeats):
+            turn = round_ % len(names)
+            spent: dict[str, float] = {}
+            for name in names[turn:] + names[:turn]:
                 began = time.perf_counter()
-                pair[which].play(round_)
-                spent[which] = time.perf_counter() - began
-            times.append((spent[0], spent[1]))
-    measured = times[WARM_UP:]
+                coordinators[name].play(round_)
+                spent[name] = time.perf_counter() - began
+            times.append(spent)
+    measured = times[warm_up:]
     return Overhead(
         what,
-        pair[0].model.n,
-        1e3 * median(fedavg for fedavg, _ in measured),
-        1e3 * median(efl for _, efl in measured),
-        median(efl / fedavg for fedavg, efl in measured),
+        coordinators[REFERENCE].model.n,
+        {name: 1e3 * median(spent[name] for spent in measured) for name in names},
+        {name: median(spent[name] / spent[REFERENCE] for spent in measured) for name in names},
     )

@@ -104,7 +104,7 @@ def _bytes(row: Tensor) -> memoryview:
 
 def _checksum(rows: Sequence[Tensor]) -> int:
     """Catches files that were swapped or cut, in a fraction of the time that a CRC takes."""
-    return sum(int(np.add.reduce(row.numpy().view(np.uint32), dtype=np.uint64)) for row in rows)
+    return sum(int(np.add.reduce(row.numpy().view(np.uint32), dtype=np.uint32)) for row in rows)
 
 
 class StateStore:

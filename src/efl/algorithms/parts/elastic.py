@@ -45,6 +45,8 @@ class ElasticStep:
             strength = field.fisher * (eta * elasticity)  # ηλU
             self.keep = 1 / (1 + strength) if kind == "implicit" else 1 - strength  # ρ, or 1 − ηλU
             self.shift = strength * field.anchor * (self.keep if kind == "implicit" else 1)  # ρηλV, or ηλV
+            if field.index is not None:
+                self._sparse = field.index.numpy(), self.keep.numpy(), self.shift.numpy()
 
     def __call__(self, w: Tensor, gradient: Tensor) -> None:
         """Move the rows ``w`` in place."""
@@ -61,8 +63,9 @@ class ElasticStep:
         if self.field.index is None:
             torch.addcmul(self.shift, w, self.keep, out=w)
         else:
-            pulled = torch.addcmul(self.shift, w.index_select(1, self.field.index), self.keep)
-            w.index_copy_(1, self.field.index, pulled)
+            index, keep, shift = self._sparse
+            for row in w.numpy():  # a few entries: NumPy is done before PyTorch has begun
+                row[index] = row[index] * keep + shift
 
 
 def completion_scale(
