@@ -169,13 +169,14 @@ def test_averages_of_models_and_of_increments_agree(weights):
 @pytest.mark.parametrize("kind", ["implicit", "explicit"])
 def test_a_sparse_field_pulls_like_a_dense_one_that_is_zero_elsewhere(kind):
     sparse = ElasticField(torch.tensor([1, 4]), torch.tensor([2.0, 0.5]), torch.tensor([1.0, -1.0]))
-    w, gradient = torch.randn(1, 6), torch.randn(1, 6)
+    dense = ElasticField(None, torch.tensor([0, 2, 0, 0, 0.5, 0]), torch.tensor([0, 1.0, 0, 0, -1, 0]))
+    w, gradient = torch.randn(2, 6), torch.randn(2, 6)
     one, other = w.clone(), w.clone()
     ElasticStep(sparse, 0.1, 3.0, kind)(one, gradient)
-    ElasticStep(sparse.everywhere(6), 0.1, 3.0, kind)(other, gradient)
+    ElasticStep(dense, 0.1, 3.0, kind)(other, gradient)
     assert torch.allclose(one, other)
     steps = torch.tensor([3, 10])
-    scales = [completion_scale(f, 0.1, 3.0, steps, 10, 6) for f in (sparse, sparse.everywhere(6))]
+    scales = [completion_scale(f, 0.1, 3.0, steps, 10, 6) for f in (sparse, dense)]
     assert torch.allclose(*scales)
 
 

@@ -142,7 +142,7 @@ class EFL(Settings):
     def local_update(self, work: LocalWork) -> list[Parts]:
         """Elastic SGD, then scale, add the residual and compress."""
         told = work.shared.get("field")
-        field = None if told is None else received(told, work.start, len(work.W))
+        field = None if told is None else received(told, work.start)
         step = ElasticStep(field, work.settings.eta, self.elasticity, self.step)
         running = (
             RunningFisher(work.W.shape, work.settings.batch_size)

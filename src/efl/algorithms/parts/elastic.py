@@ -22,14 +22,6 @@ class ElasticField:
     fisher: Tensor
     anchor: Tensor
 
-    def everywhere(self, n: int) -> ElasticField:
-        """The same field at all n coordinates, U being zero where it was not known."""
-        if self.index is None:
-            return self
-        fisher, anchor = torch.zeros(n), torch.zeros(n)
-        fisher[self.index], anchor[self.index] = self.fisher, self.anchor
-        return ElasticField(None, fisher, anchor)
-
 
 class ElasticStep:
     """One local step on f_k plus the elastic term, for rows of models at once.
@@ -64,8 +56,8 @@ class ElasticStep:
             torch.addcmul(self.shift, w, self.keep, out=w)
         else:
             index, keep, shift = self._sparse
-            for row in w.numpy():  # a few entries: NumPy is done before PyTorch has begun
-                row[index] = row[index] * keep + shift
+            rows = w.numpy()  # so few entries that NumPy is done before PyTorch has begun
+            rows[:, index] = rows[:, index] * keep + shift
 
 
 def completion_scale(

@@ -52,15 +52,14 @@ def summed(fields: Sequence[Payload], w: Tensor) -> dict[str, Tensor]:
     return {"fisher": fisher, "told": told, "anchor": w + torch.where(told > 0, pulled / told, 0.0)}
 
 
-def received(payload: Payload, reference: Tensor, rows: int) -> ElasticField:
-    """The field a payload tells; where it is sparse but many rows share it, whole vectors are quicker."""
+def received(payload: Payload, reference: Tensor) -> ElasticField:
+    """The field a payload tells."""
     field = _field(payload)
     fisher, moved = torch.from_numpy(field.fisher), torch.from_numpy(field.displacement)
     if field.index is None:
         return ElasticField(None, fisher, reference + moved)
     index = torch.from_numpy(field.index)
-    told = ElasticField(index, fisher, reference[index] + moved)
-    return told if rows == 1 else told.everywhere(len(reference))
+    return ElasticField(index, fisher, reference[index] + moved)
 
 
 def _field(payload: Payload) -> Field:
