@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ from torch import nn
 from efl.algorithms import Algorithm
 from efl.config import CUSTOM, Experiment, parse
 from efl.engine.files import RunDirectory
+from efl.engine.ranks import LEADER, rank
 from efl.engine.run import Observer, Result, Run
-from efl.engine.setup import prepare
+from efl.engine.setup import Setup, prepare
 from efl.federation import Federation
 from efl.fleet import Fleet
 
@@ -69,6 +71,7 @@ def run(
 ) -> Result:
     """Run an experiment, leaving its files in ``out``; the user's own objects take the place of what it names."""
     setup = prepare(experiment, federation, module, algorithm, fleet)
+    _follow_if_not_leading(setup)
     directory = None if out is None else RunDirectory.create(out, setup.experiment)
     return Run(setup, directory, observers).execute()
 
@@ -89,4 +92,12 @@ def resume(
     """
     where = RunDirectory.open(directory)
     setup = prepare(where.experiment(), federation, model, algorithm, fleet)
+    _follow_if_not_leading(setup)
     return Run(setup, where, observers).execute()
+
+
+def _follow_if_not_leading(setup: Setup) -> None:
+    """Under torchrun, only rank 0 leads a run and has its result; the other ranks help, and end with it."""
+    if rank() != LEADER:
+        setup.follow()
+        sys.exit(0)

@@ -95,7 +95,7 @@ def run_jobs(
             note(job, play(job))
     else:
         with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            futures = {pool.submit(play, job): job for job in jobs}
+            futures = {pool.submit(play, job, workers_each=1): job for job in jobs}
             try:
                 for future in as_completed(futures):
                     note(futures[future], future.result())
@@ -117,10 +117,15 @@ def prepare_directory(job: Job) -> None:
         raise UserError(f"{job.directory} already holds another experiment; choose another --out")
 
 
-def play(job: Job) -> Record:
-    """Make one run, or finish it, or take it as it is."""
+def play(job: Job, workers_each: int | None = None) -> Record:
+    """Make one run, or finish it, or take it as it is; by itself it may use all processors, among others not."""
     directory = RunDirectory.open(job.directory)
-    return directory.read_summary() or Run(prepare(directory.experiment()), directory).execute().summary
+    if (summary := directory.read_summary()) is not None:
+        return summary
+    experiment = directory.experiment()
+    if workers_each is not None and experiment.engine.workers == "auto":
+        experiment = experiment.with_values(engine={"workers": workers_each})
+    return Run(prepare(experiment), directory).execute().summary
 
 
 def directories(jobs: Sequence[Job]) -> Mapping[str, list[RunDirectory]]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ FORMAT = 3
 
 def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host: ClientHost) -> None:
     """Keep the state after ``rounds`` rounds."""
+    host.keep(rounds)
     log = b"".join(coordinator.log.blobs)
     tensors = {
         "server.w": coordinator.server.w,
@@ -42,21 +44,41 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         **_prefixed("roster.", coordinator.roster.tensors()),
         **_prefixed("store.", host.store.tensors()),
     }
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     notes = {
-        "format": FORMAT,
         "rounds": rounds,
         "host_version": host.version,
         "log_base": coordinator.log.base,
         "log_lengths": [len(blob) for blob in coordinator.log.blobs],
         "data": host.workshop.federation.fingerprint,
         "bytes": coordinator.ledger.total,
-        "sha256": _digest(tensors),
     }
-    write_atomically(directory / f"round-{rounds:06d}.safetensors", save(tensors, {"notes": json.dumps(notes)}))
+    _write(directory / f"round-{rounds:06d}.safetensors", tensors, notes)
     for old in list_checkpoints(directory)[:-CHECKPOINTS_KEPT]:
         old.unlink()
     host.store.kept()
+
+
+def save_clients(path: Path, rounds: int, host: ClientHost) -> None:
+    """Keep the clients of one rank, beside the checkpoint of the run."""
+    tensors = {"host.w": host.w, **_prefixed("store.", host.store.tensors())}
+    _write(_of_round(path, rounds), tensors, {"host_version": host.version})
+    for old in sorted(path.parent.glob(f"{path.stem}-*.safetensors"))[:-CHECKPOINTS_KEPT]:
+        old.unlink()
+    host.store.kept()
+
+
+def load_clients(path: Path, rounds: int, host: ClientHost) -> None:
+    """Take over the clients of one rank."""
+    try:
+        notes, tensors = _read(_of_round(path, rounds))
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise UserError(f"{_of_round(path, rounds)}: missing or damaged ({first_line(error)}); start anew") from None
+    host.store.restore(_below("store.", tensors))
+    host.w, host.version = tensors["host.w"], notes["host_version"]
+
+
+def _of_round(path: Path, rounds: int) -> Path:
+    return path.with_name(f"{path.stem}-{rounds:06d}.safetensors")
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
@@ -79,12 +101,7 @@ def load_checkpoint(directory: Path, coordinator: Coordinator, host: ClientHost)
 
 
 def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
-    texts, tensors = read_tensors(path)
-    notes = json.loads(texts["notes"])
-    if notes["format"] != FORMAT:
-        raise ValueError(f"format {notes['format']}, expected {FORMAT}")
-    if notes["sha256"] != _digest(tensors):
-        raise ValueError("checksum does not match")
+    notes, tensors = _read(path)
     if tensors["server.w"].shape != coordinator.server.w.shape:
         raise UserError(
             f"{path} holds a model of {len(tensors['server.w'])} parameters, but the one at hand has "
@@ -106,7 +123,24 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
     coordinator.ledger = Ledger({"up": Counter(notes["bytes"]["up"]), "down": Counter(notes["bytes"]["down"])})
     host.store.restore(_below("store.", tensors))
     host.w, host.version = tensors["host.w"], notes["host_version"]
+    host.restore(int(notes["rounds"]))
     return int(notes["rounds"])
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({"format": FORMAT, "sha256": _digest(tensors), **notes})
+    write_atomically(path, save(tensors, {"notes": text}))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    texts, tensors = read_tensors(path)
+    notes = json.loads(texts["notes"])
+    if notes["format"] != FORMAT:
+        raise ValueError(f"format {notes['format']}, expected {FORMAT}")
+    if notes["sha256"] != _digest(tensors):
+        raise ValueError("checksum does not match")
+    return notes, tensors
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

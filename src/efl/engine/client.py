@@ -7,14 +7,16 @@ newest it has been told, from which each client starts, and knows where its clie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.engine.crew import Alone, Crew, Workers
-from efl.engine.hand import Briefing, Hand, Task, Train
+from efl.engine.hand import Briefing, Hand, ScoreOwn, Task, Train
 from efl.engine.state import NEVER, LastUpload, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
@@ -40,6 +42,20 @@ class ClientHost:
         if self._crew is None:
             self._crew = Alone(self.hand) if self.workers == 1 else Workers(self.hand, self.workers)
         return self._crew
+
+    def score_own(self, clients: Sequence[int], briefing: Briefing, w: Tensor, buffers: Tensor) -> dict[int, float]:
+        """Accuracy of each client's own model after a round of work from ``w``, on its own test data."""
+        groups = self.workshop.groups(dict.fromkeys(clients, briefing.settings.local_steps), self.crew.hands)
+        self.crew.tell(w, buffers)
+        steps = briefing.settings.local_steps
+        jobs = [ScoreOwn(briefing, [Task(c, steps, self.store.look(c), None) for c in group]) for group in groups]
+        return dict(zip(chain.from_iterable(groups), chain.from_iterable(self.crew.run(jobs)), strict=True))
+
+    def keep(self, rounds: int) -> None:
+        """A checkpoint is about to be written; whoever keeps clients' state elsewhere does so now."""
+
+    def restore(self, rounds: int) -> None:
+        """A checkpoint was taken over; whoever keeps clients' state elsewhere takes that over, too."""
 
     def close(self) -> None:
         """Stop the worker processes, if any."""

@@ -1,7 +1,6 @@
 """How good the model is: the global one, and each client's own after local training, on each client's test data."""
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from efl.algorithms.base import RoundSettings, ServerState
 from efl.engine.client import ClientHost
-from efl.engine.hand import SAMPLES_AT_ONCE, Briefing, Score, ScoreOwn, Task
+from efl.engine.hand import SAMPLES_AT_ONCE, Briefing, Score
 from efl.wire import encode
 
 Accuracies = NDArray[np.float64]
@@ -36,15 +35,8 @@ def own_accuracies(host: ClientHost, server: ServerState, buffers: Tensor, setti
     """
     told = host.algorithm.broadcast(server, settings)
     briefing = Briefing(settings, {name: encode(part, host.hand.plain) for name, part in told.items()})
-    groups = host.workshop.groups(dict.fromkeys(range(len(host.workshop.federation)), settings.local_steps))
-    host.crew.tell(server.w, buffers)
-    jobs = [
-        ScoreOwn(briefing, [Task(client, settings.local_steps, host.store.look(client), None) for client in group])
-        for group in groups
-    ]
-    accuracies: Accuracies = np.zeros(len(host.workshop.federation))
-    accuracies[list(chain.from_iterable(groups))] = list(chain.from_iterable(host.crew.run(jobs)))
-    return accuracies
+    scores = host.score_own(range(len(host.workshop.federation)), briefing, server.w, buffers)
+    return np.array([scores[client] for client in sorted(scores)])
 
 
 def worst_decile(accuracies: Sequence[float] | Accuracies) -> float:

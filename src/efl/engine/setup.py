@@ -14,6 +14,8 @@ from efl.algorithms import ALGORITHMS, Algorithm, create
 from efl.config import CUSTOM, Experiment
 from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator, Plan
+from efl.engine.processor import quick_arithmetic
+from efl.engine.ranks import FollowingHost, LeadingHost, ranks
 from efl.engine.roster import Roster
 from efl.engine.transport import LocalTransport
 from efl.engine.work import Workshop, auto_rows, auto_workers
@@ -39,10 +41,8 @@ class Setup:
 
     def assemble(self, state: Path | None = None) -> tuple[Coordinator, ClientHost]:
         """A coordinator, and the clients it talks to; what clients keep goes into the file ``state``."""
-        training, engine = self.experiment.training, self.experiment.engine
-        rows = auto_rows(self.model, training.cohort) if engine.rows == "auto" else engine.rows
-        workers = auto_workers(self.model, training) if engine.workers == "auto" else engine.workers
-        host = ClientHost(self.algorithm, Workshop(self.model, self.federation, training.seed, rows), workers, state)
+        training = self.experiment.training
+        host = (LeadingHost if ranks() > 1 else ClientHost)(self.algorithm, self.workshop, self.workers, state)
         plan = Plan(
             training.cohort,
             training.local_steps,
@@ -54,6 +54,24 @@ class Setup:
         transport = LocalTransport(host, self.fleet, training.seed, training.local_steps)
         roster = Roster.of(self.federation.sizes)
         return Coordinator(self.algorithm, self.model, self.fleet, plan, roster, transport), host
+
+    def follow(self) -> None:
+        """Be another rank than the one that leads the run, until it is over."""
+        with quick_arithmetic():
+            FollowingHost.told(self.algorithm, self.workshop, self.workers).serve()
+
+    @property
+    def workshop(self) -> Workshop:
+        """Where local work is made."""
+        training, engine = self.experiment.training, self.experiment.engine
+        rows = auto_rows(self.model, training.cohort) if engine.rows == "auto" else engine.rows
+        return Workshop(self.model, self.federation, training.seed, rows)
+
+    @property
+    def workers(self) -> int:
+        """How many processes do it."""
+        wanted = self.experiment.engine.workers
+        return auto_workers(self.model, self.experiment.training) if wanted == "auto" else wanted
 
 
 def prepare(
