@@ -174,7 +174,7 @@ def test_a_directory_with_another_run_is_left_alone(efl, tmp_path):
 def test_a_damaged_checkpoint_is_one_line(efl, tmp_path):
     efl("run", *SMALL, "--out=a", "-q")
     (tmp_path / "a/summary.json").unlink()
-    next((tmp_path / "a/checkpoint").iterdir()).write_bytes(b"rubbish")
+    next((tmp_path / "a/checkpoint").glob("round-*")).write_bytes(b"rubbish")
     code, _, err = efl("resume", "a")
     assert code == 2
     assert "damaged" in err

@@ -50,7 +50,7 @@ class TrainingSection(Section):
     learning_rate: Positive = 0.1
     decay: NonNegative = 50.0
     seed: Annotated[int, Field(ge=0)] = 0
-    evaluate_every: Count = 10
+    evaluate_every: Literal["auto"] | Count = "auto"
     evaluate_own_every: Literal["auto", "never"] | Count = "auto"
     target_accuracy: Probability | None = None
 

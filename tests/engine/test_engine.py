@@ -8,8 +8,8 @@ from efl.config import parse
 from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator
 from efl.engine.evaluate import global_accuracies, worst_decile
+from efl.engine.looks import global_spacing, looked_at, own_spacing
 from efl.engine.roster import Roster
-from efl.engine.run import own_spacing
 from efl.engine.setup import prepare
 from efl.engine.work import Workshop, auto_rows, batch_indices, fisher_samples
 from efl.errors import DivergedError
@@ -268,9 +268,22 @@ def test_dropout_draws_from_the_clients_own_stream(digits):
 
 def test_looks_at_own_models_cost_about_a_tenth():
     training = parse({}).training
-    assert own_spacing(training, 50) == 50
-    assert own_spacing(training, 10) == 10
-    assert own_spacing(training, 1000) == 1000
+    assert own_spacing(training, 50, 10) == 50
+    assert own_spacing(training, 10, 10) == 10
+    assert own_spacing(training, 1000, 10) == 1000
+    assert looked_at(training, 50) == list(range(50))
+    some = looked_at(training, 100_000)  # 100 rounds of 10 clients afford a look at 100
+    assert len(some) == len(set(some)) == 100
+    assert looked_at(training, 100_000) == some
+
+
+def test_looks_at_the_global_model_are_rarer_where_there_is_much_test_data(digits):
+    training = parse({}).training
+    assert global_spacing(training, digits) == 10
+    test = [np.arange(1000)] * 100  # 100,000 answers take as long as 25,000 samples of training, 4,000 a round
+    large = Federation(torch.zeros(1000, 1), torch.zeros(1000).long(), [np.arange(5)] * 100, test, 10)
+    assert global_spacing(training, large) == 70
+    assert global_spacing(parse({"training": {"evaluate_every": 3}}).training, large) == 3
 
 
 @pytest.mark.parametrize(

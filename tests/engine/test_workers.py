@@ -137,5 +137,5 @@ def test_damaged_rows_are_noticed(tmp_path):
     file = RowsFile(("a",), 4, tmp_path / "rows")
     checksum = file.write(0, [torch.ones(4)])
     (tmp_path / "rows").write_bytes(b"\x00" * 16)
-    with pytest.raises(OSError, match="damaged"):
+    with pytest.raises(UserError, match="damaged"):
         file.read([Seat(0, 1, checksum)])

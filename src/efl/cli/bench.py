@@ -39,6 +39,18 @@ def overhead(
 
 
 @app.command()
+def scale(
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds at each point.")] = 15,
+    clients: Annotated[int, typer.Option(min=100, help="The most clients.")] = 100_000,
+) -> None:
+    """Time and memory of EFL against clients, cohort, parameters and workers."""
+    from efl.bench.scale import measure
+
+    for line in measure(rounds, clients):
+        say(str(line))
+
+
+@app.command()
 def wire(
     largest: Annotated[int, typer.Option(min=10_000, help="The longest vector of random positions.")] = 10**8,
     rounds: Annotated[int, typer.Option(min=3, help="Rounds of training whose messages are looked at.")] = 12,

@@ -28,15 +28,17 @@ def global_accuracies(host: ClientHost, w: Tensor, buffers: Tensor) -> Accuracie
     return accuracies
 
 
-def own_accuracies(host: ClientHost, server: ServerState, buffers: Tensor, settings: RoundSettings) -> Accuracies:
+def own_accuracies(
+    host: ClientHost, clients: Sequence[int], server: ServerState, buffers: Tensor, settings: RoundSettings
+) -> Accuracies:
     """Test accuracy of each client's own model: the global one after E more local steps, on its own test data.
 
     An observer's view: nothing is sent, stored or billed.
     """
     told = host.algorithm.broadcast(server, settings)
     briefing = Briefing(settings, {name: encode(part, host.hand.plain) for name, part in told.items()})
-    scores = host.score_own(range(len(host.workshop.federation)), briefing, server.w, buffers)
-    return np.array([scores[client] for client in sorted(scores)])
+    scores = host.score_own(clients, briefing, server.w, buffers)
+    return np.array([scores[client] for client in clients])
 
 
 def worst_decile(accuracies: Sequence[float] | Accuracies) -> float:

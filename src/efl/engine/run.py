@@ -17,11 +17,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from efl.algorithms.base import RoundSettings
-from efl.config import TrainingSection
 from efl.engine.checkpoint import load_checkpoint, save_checkpoint
 from efl.engine.coordinator import RoundRecord
 from efl.engine.evaluate import global_accuracies, own_accuracies, worst_decile
 from efl.engine.files import MetricsFile, Record, RunDirectory
+from efl.engine.looks import global_spacing, looked_at, own_spacing
 from efl.engine.processor import quick_arithmetic
 from efl.engine.setup import Setup
 from efl.errors import DivergedError
@@ -66,6 +66,7 @@ class Run:
     def __post_init__(self) -> None:
         self.coordinator, self.host = self.setup.assemble(self.directory.state if self.directory else None)
         self.training = self.setup.experiment.training
+        self.spacing = global_spacing(self.training, self.setup.federation)
         self.diverged: str | None = None
         self._metrics: MetricsFile | None = None
 
@@ -109,7 +110,7 @@ class Run:
         except DivergedError as error:
             self.diverged = str(error)
             return
-        if (round_ + 1) % self.training.evaluate_every == 0 or round_ + 1 == self.training.rounds:
+        if (round_ + 1) % self.spacing == 0 or round_ + 1 == self.training.rounds:
             record |= self._evaluate(round_)
         record["seconds"] = round(time.perf_counter() - began, 4)
         self.history.append(record)
@@ -133,11 +134,12 @@ class Run:
     def _looks_at_own_models(self, rounds: int) -> bool:
         if self.training.evaluate_own_every == "never":
             return False
-        return rounds % own_spacing(self.training, len(self.setup.federation)) == 0 or rounds == self.training.rounds
+        own = own_spacing(self.training, len(self.setup.federation), self.spacing)
+        return rounds % own == 0 or rounds == self.training.rounds
 
     def _evaluate_own(self, settings: RoundSettings) -> Record:
-        coordinator = self.coordinator
-        own = own_accuracies(self.host, coordinator.server, coordinator.buffers, settings)
+        coordinator, clients = self.coordinator, looked_at(self.training, len(self.setup.federation))
+        own = own_accuracies(self.host, clients, coordinator.server, coordinator.buffers, settings)
         return {"own_accuracy": float(own.mean()), "own_worst_decile": worst_decile(own)}
 
     def _summary(self, seconds: float) -> Record:
@@ -191,17 +193,6 @@ class Run:
             tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
             write_atomically(self.directory.model, save(tensors))
         return module
-
-
-def own_spacing(training: TrainingSection, clients: int) -> int:
-    """Rounds between two looks at the clients' own models.
-
-    Each look trains every client for a round; by default they cost about a tenth of the training. They come with looks
-    at the global model, so what is asked for is rounded up to a multiple of those.
-    """
-    wanted = training.evaluate_own_every
-    rounds = 10 * clients / training.cohort if isinstance(wanted, str) else wanted
-    return max(1, math.ceil(rounds / training.evaluate_every)) * training.evaluate_every
 
 
 def model_sha256(w: Tensor, buffers: Tensor) -> str:

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from efl.errors import UserError
+
 NEVER = -1
 CHECKPOINTS_KEPT = 2
 PAGE = 4096
@@ -70,7 +72,7 @@ class RowsFile:
         assert seat.read is not None
         got = os.preadv(self._file, [_bytes(row) for row in rows], seat.read * self.slot_bytes)
         if got != 4 * self.n * len(rows) or (seat.checksum is not None and _checksum(rows) != seat.checksum):
-            raise OSError("the clients' state on disk is damaged; start the run anew")
+            raise UserError("what clients keep is damaged (checkpoint/clients.rows); start the run anew")
 
     def write(self, slot: int, rows: Sequence[Tensor]) -> int:
         """Put rows into a slot; their checksum."""

@@ -1,0 +1,91 @@
+"""How time and memory grow with the number of clients, the cohort, the parameters and the workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from efl.bench.setting import setup_of
+from efl.engine.processor import quick_arithmetic
+from efl.federation import Federation
+
+WARM_UP = 2
+PAGE = 4096
+POOL, TRAIN, TEST = 20_000, 40, 4  # samples in all, and of a client; clients share them
+
+
+@dataclass(frozen=True)
+class Point:
+    """A setting, what it takes to start, a round, and the memory of this process without files' pages."""
+
+    clients: int
+    cohort: int
+    network: str
+    parameters: int
+    workers: int
+    start: float
+    round: float
+    memory: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.clients:>7,} clients, cohort {self.cohort:>3}, {self.network} ({self.parameters:,} parameters), "
+            f"{self.workers} workers: start {self.start:.1f} s, round {1e3 * self.round:.0f} ms, "
+            f"memory {self.memory:.0f} MB"
+        )
+
+
+def measure(rounds: int, most_clients: int = 100_000) -> Iterator[Point]:
+    """EFL, one thing after another growing."""
+    clients = 100
+    while clients <= most_clients:
+        yield point(clients, 10, "mlp200", 1, rounds)
+        clients *= 10
+    for cohort in (30, 100):
+        yield point(1000, cohort, "mlp200", 1, max(3, rounds // 4))
+    for network in ("linear", "cnn", "cnn_large"):
+        yield point(1000, 10, network, 1, 3 if network == "cnn_large" else rounds)
+    for workers in (2, 4):
+        yield point(1000, 10, "mlp200", workers, rounds)
+
+
+def point(clients: int, cohort: int, network: str, workers: int, rounds: int) -> Point:
+    """Start, and play some rounds."""
+    began = time.perf_counter()
+    federation = many_clients(clients)
+    setup = setup_of("efl", federation, network, {"cohort": cohort}, {"workers": workers})
+    coordinator, host = setup.assemble()
+    with closing(host), quick_arithmetic():
+        assert host.crew.hands == workers
+        start = time.perf_counter() - began
+        times: list[float] = []
+        for round_ in range(WARM_UP + rounds):
+            began = time.perf_counter()
+            coordinator.play(round_)
+            times.append(time.perf_counter() - began)
+        return Point(
+            clients, cohort, network, setup.model.n, workers, start, median(times[WARM_UP:]), _resident_megabytes()
+        )
+
+
+def many_clients(count: int) -> Federation:
+    """Any number of clients with random samples of one pool of images."""
+    rng = np.random.default_rng(0)
+    x = torch.randint(0, 256, (POOL, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    held = rng.integers(0, POOL, (count, TRAIN + TEST))
+    return Federation(x, torch.arange(POOL) % 10, list(held[:, :TRAIN]), list(held[:, TRAIN:]), classes=10)
+
+
+def _resident_megabytes() -> float:
+    """Memory in use now; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
+    except OSError:
+        return 0.0

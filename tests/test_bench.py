@@ -1,0 +1,30 @@
+"""The measurements run, and say what they should; how fast things are is not for a test to judge."""
+
+from efl.bench.overhead import ratios
+from efl.bench.scale import point
+from efl.bench.speed import multiplications, ratio
+from efl.models import Task, build
+
+
+def test_speed_compares_with_the_plain_loop():
+    speed = ratio("logistic regression", "linear", rounds=2, workers=2)
+    assert speed.ratio > 0
+    assert "2 workers" in str(speed)
+
+
+def test_multiplications_are_counted():
+    assert multiplications(build("mlp200", Task((1, 28, 28), 10), 0), (1, 28, 28)) == 784 * 200 + 200 * 200 + 200 * 10
+    convolutions = 28 * 28 * 32 * 25 + 14 * 14 * 64 * 32 * 25
+    linear = 3136 * 512 + 512 * 10
+    assert multiplications(build("cnn_large", Task((1, 28, 28), 10), 0), (1, 28, 28)) == convolutions + linear
+
+
+def test_overhead_knows_every_algorithm(digits):
+    overhead = ratios("mlp on digits", digits, "mlp", repeats=2, warm_up=1)
+    assert overhead.ratios["fedavg"] == 1
+    assert {"efl", "fedprox"} <= set(overhead.ratios)
+
+
+def test_ten_thousand_clients_take_no_more_room_than_their_cohort():
+    few, many = (point(clients, 5, "linear", 1, rounds=3) for clients in (10, 10_000))
+    assert many.memory < few.memory + 100
