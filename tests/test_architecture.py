@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "algorithms": {"wire", "models", "algorithms.parts"},
     "engine": {"wire", "federation", "models", "fleet", "algorithms", "algorithms.parts", "config"},
     "track": {"engine"},
-    "bench": {"engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "wire"},
+    "bench": {"engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
     "paper": {"comparison", "config", "engine", "track"},
     "cli": {"api", "bench", "comparison", "config", "engine", "federation", "paper", "track"},
 }

@@ -4,7 +4,7 @@ from torch import nn
 
 from efl.models import FlatModel, Task, build
 from efl.models.fisher import exact_fisher
-from efl.models.flat import sample_losses
+from efl.models.flat import flatten, sample_losses
 
 
 def by_hand(model, w, x, y, weights):
@@ -13,7 +13,7 @@ def by_hand(model, w, x, y, weights):
     total = torch.zeros(model.n)
     for sample, label, weight in zip(x, y, weights, strict=True):
         loss = sample_losses(module(sample[None]), label[None]).sum()
-        gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+        gradient = flatten(("", g) for g in torch.autograd.grad(loss, list(module.parameters())))
         total += weight * gradient.square()
     return total
 
@@ -25,6 +25,9 @@ def by_hand(model, w, x, y, weights):
         (build("mlp", Task((1, 8, 8), 10), 0), (1, 8, 8), False),
         (build("cnn", Task((1, 8, 8), 10), 0), (1, 8, 8), False),
         (nn.Linear(5, 10), (5,), True),
+        (nn.Sequential(nn.Conv2d(2, 3, (3, 2), 2, bias=False), nn.Flatten(), nn.Linear(60, 10)), (2, 9, 10), False),
+        (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Flatten(), nn.Linear(12, 10)), (3, 5), False),
+        (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 10)), (2, 4, 4), False),
     ],
 )
 def test_exact_fisher_is_the_mean_of_squared_sample_gradients(module, shape, batched):

@@ -5,16 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
+import torch
+from torch import Tensor
+
 from efl.algorithms import ALGORITHMS
-from efl.bench.setting import coordinator_of
+from efl.bench.setting import coordinator_of, quickest
 from efl.bench.speed import images
 from efl.engine.processor import quick_arithmetic
 from efl.federation import Federation, load
+from efl.models import FlatModel, Task, build
+from efl.models.fisher import exact_fisher
 
 WARM_UP = 5
 REFERENCE = "fedavg"
+MNIST, SAMPLES = Task((1, 28, 28), 10), 64
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,27 @@ def measure(repeats: int) -> Iterator[Overhead]:
     yield ratios("mlp on digits", load("digits"), "mlp", repeats)
     yield ratios("mlp 784-200-200-10 on images of 28 × 28", images(), "mlp200", repeats)
     yield ratios("cnn on images of 28 × 28", images(), "cnn_large", max(3, repeats // 15), warm_up=2)
+
+
+def fisher_prices() -> Iterator[str]:
+    """The exact Fisher diagonal over 64 samples, in training steps on as many."""
+    text = Task((80,), 90, vocabulary=90)
+    for network, task in {"mlp200": MNIST, "cnn_large": MNIST, "char_lstm": text}.items():
+        model = FlatModel(build(network, task, 0))
+        rows = model.rows(model.w, 1, batched=model.chain is not None)
+        x, y = _samples(task)
+        weights = torch.full((1, SAMPLES), 1 / SAMPLES)
+        with quick_arithmetic():
+            step, _ = quickest(partial(rows.gradient, 1, x, y))
+            fisher, _ = quickest(partial(exact_fisher, rows, x, y, weights))
+        yield f"exact Fisher over {SAMPLES} samples, {network}: {fisher / step:.2f} training steps"
+
+
+def _samples(task: Task) -> tuple[Tensor, Tensor]:
+    if task.vocabulary is None:
+        return torch.rand(1, SAMPLES, *task.input_shape), torch.randint(0, task.classes, (1, SAMPLES))
+    tokens = torch.randint(0, task.vocabulary, (1, SAMPLES, *task.input_shape))
+    return tokens, tokens
 
 
 def ratios(what: str, federation: Federation, network: str, repeats: int, warm_up: int = WARM_UP) -> Overhead:

@@ -8,17 +8,16 @@ tensor are, and when those of a class of the shared field are; one bit a sign on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import mean
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from efl.algorithms.parts.ternary import largest
-from efl.bench.setting import coordinator_of
+from efl.bench.setting import coordinator_of, quickest
 from efl.engine.coordinator import Coordinator
 from efl.engine.processor import quick_arithmetic
 from efl.engine.transport import Exchange
@@ -30,7 +29,6 @@ from efl.wire.logarithm import STEPS
 from efl.wire.merged import unpack_merged
 
 DENSITY = 0.01
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -180,13 +178,3 @@ def _octaves(field: RankOne, positions: NDArray[np.int64]) -> tuple[NDArray[np.i
     steps = field.steps(np.arange(field.layout.n))
     octave = np.clip((steps.max() - steps) // STEPS, 0, CLASSES - 1)
     return np.bincount(octave, minlength=CLASSES), np.bincount(octave[positions], minlength=CLASSES)
-
-
-def quickest(work: Callable[[], T], repeats: int = 5) -> tuple[float, T]:
-    """The shortest of several times, and the result."""
-    best = float("inf")
-    for _ in range(repeats):
-        began = time.perf_counter()
-        result = work()
-        best = min(best, time.perf_counter() - began)
-    return best, result

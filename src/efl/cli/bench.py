@@ -31,11 +31,13 @@ def speed(
 def overhead(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds of each algorithm, alternating.")] = 60,
 ) -> None:
-    """A round of EFL against a round of FedAvg on the same work."""
-    from efl.bench.overhead import measure
+    """A round of each algorithm against a round of FedAvg on the same work, and what an exact Fisher diagonal takes."""
+    from efl.bench.overhead import fisher_prices, measure
 
-    for line in measure(repeats):
-        say(str(line))
+    for line in fisher_prices():
+        say(line)
+    for measured in measure(repeats):
+        say(str(measured))
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """The Fisher diagonal u = mean over samples of (∂ log p(y|x) / ∂w)², exactly, for a cohort.
 
-For chains of linear layers no per-sample gradient is ever formed: with δ the derivative by a layer's output
-and x its input, the squares sum to (δ²)ᵀ(x²). Other networks go through `torch.func`, or sample by sample.
-The third estimator, ``running``, needs no pass of its own: see `efl.algorithms.parts.elastic`.
+For linear layers no per-sample gradient is ever formed: with δ the derivative by a layer's output and x its input, the
+squares sum to (δ²)ᵀ(x²). Where a layer meets several positions of a sample (convolutions, recurrent layers,
+`efl.models.layered`) a sample's gradient is a product of two small matrices. Other networks go through `torch.func`, or
+sample by sample. The third estimator, ``running``, needs no pass of its own: see `efl.algorithms.parts.elastic`.
 """
 
 from typing import Literal
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from efl.models.flat import FlatModel, Rows, sample_losses
+from efl.models.flat import FlatModel, Rows, flatten, sample_losses
+from efl.models.layered import layer_by_layer
 
 FLOATS_AT_ONCE = 2**25  # of per-sample gradients
 
@@ -60,17 +62,18 @@ def _of_rows(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
     result = torch.zeros_like(rows.W[: len(x)])
     for row in range(len(x)):
         module = rows.use(row, training=False)
-        recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())  # vmap takes 14 × as long there
-        squares = _one_by_one if recurrent else _at_once
-        try:
-            result[row] = squares(rows.model, module, x[row], y[row], weights[row])
-        except RuntimeError:  # vmap cannot do everything, such as layers that decide by values
-            result[row] = _one_by_one(rows.model, module, x[row], y[row], weights[row])
+        for squares in (layer_by_layer, _at_once, _one_by_one):
+            found = squares(rows.model, module, x[row], y[row], weights[row])
+            if found is not None:
+                result[row] = found
+                break
     return result
 
 
-def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    """Per-sample gradients by `torch.func`, some samples at a time."""
+def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights: Tensor) -> Tensor | None:
+    """Per-sample gradients by `torch.func`, some samples at a time; None where it cannot, or only very slowly."""
+    if any(isinstance(layer, nn.RNNBase) for layer in module.modules()):  # vmap takes 14 × as long there
+        return None
     names = [spec.name for spec in model.layout]
     parameters = dict(zip(names, (p.detach() for p in model.parameters), strict=True))
 
@@ -83,9 +86,12 @@ def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights:
     at_once = max(1, min(32, FLOATS_AT_ONCE // model.n))
     for start in range(0, len(x), at_once):
         part = slice(start, start + at_once)
-        grads = per_sample(parameters, x[part], y[part])
-        pieces = [torch.tensordot(weights[part], grads[name].square(), dims=1).reshape(-1) for name in names]
-        total += torch.cat(pieces)
+        try:
+            grads = per_sample(parameters, x[part], y[part])
+        except RuntimeError:  # such as layers that decide by values
+            return None
+        pieces = [(name, torch.tensordot(weights[part], grads[name].square(), dims=1)) for name in names]
+        total += flatten(pieces)
     return total
 
 
@@ -96,5 +102,5 @@ def _one_by_one(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weigh
         if weight > 0:
             loss = sample_losses(module(sample.unsqueeze(0)), label.unsqueeze(0)).sum()
             grads = torch.autograd.grad(loss, model.parameters, allow_unused=True, materialize_grads=True)
-            total.add_(torch.cat([g.reshape(-1) for g in grads]).square_(), alpha=weight)
+            total.add_(flatten(("", g) for g in grads).square_(), alpha=weight)
     return total

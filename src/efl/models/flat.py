@@ -44,7 +44,8 @@ def _lay_out(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def _flatten(tensors: Iterable[tuple[str, Tensor]]) -> Tensor:
+def flatten(tensors: Iterable[tuple[str, Tensor]]) -> Tensor:
+    """Named tensors as one vector, in the order in which the weights of convolutions lie there."""
     pieces = [_channels_last(tensor.detach()).reshape(-1) for _, tensor in tensors]
     return torch.cat(pieces) if pieces else torch.zeros(0)
 
@@ -68,8 +69,8 @@ class FlatModel:
         buffers = [(name, b) for name, b in self.module.named_buffers() if b.is_floating_point()]
         self.layout = _lay_out(parameters)
         self.buffer_layout = _lay_out(buffers)
-        self.w = _flatten(parameters)
-        self.buffers = _flatten(buffers).float()
+        self.w = flatten(parameters)
+        self.buffers = flatten(buffers).float()
         if not bool(torch.isfinite(self.w).all()) or not bool(torch.isfinite(self.buffers).all()):
             raise UserError("the model's initial parameters or float buffers have NaN or infinity")
         self.n = len(self.w)
