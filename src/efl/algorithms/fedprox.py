@@ -28,7 +28,5 @@ class FedProx(FedAvg):
         """SGD on f_k + μ/2 ‖w − w_τ‖²."""
         eta = work.settings.eta
         for active, gradient in work.descent():
-            w = work.W[:active]
-            drift = w - work.start
-            w.sub_(gradient, alpha=eta).sub_(drift, alpha=eta * self.proximity)
+            work.W[:active].lerp_(work.start, eta * self.proximity).sub_(gradient, alpha=eta)
         return self._whole_models(work)

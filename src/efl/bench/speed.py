@@ -74,6 +74,31 @@ def ratio(what: str, network: str, rounds: int, workers: int) -> Speed:
     return Speed(what, workers, plain, ours, median(p / o for o, p in times), ours * needed / peak_flops(workers))
 
 
+def workers_gain(rounds: int, workers: int | None = None) -> Iterator[str]:
+    """A round with several workers against one with a single process, in turn, on large networks."""
+    workers = workers or len(os.sched_getaffinity(0))
+    for network, federation in (("cnn_large", images()), ("char_lstm", texts())):
+        crews = [
+            setup_of("fedavg", federation, network, {"cohort": COHORT}, {"workers": n}).assemble() for n in (1, workers)
+        ]
+        times: list[list[float]] = [[], []]
+        with quick_arithmetic(), closing(crews[0][1]), closing(crews[1][1]):
+            assert crews[1][1].crew.hands == workers
+            for round_ in range(1 + rounds):
+                for (coordinator, _), spent in zip(crews, times, strict=True):
+                    began = time.perf_counter()
+                    coordinator.play(round_)
+                    spent.append(time.perf_counter() - began)
+        gain = median(one / many for one, many in list(zip(*times, strict=True))[1:])
+        yield f"{network}: {workers} workers are {gain:.2f} × as fast as one"
+
+
+def texts(clients: int = CLIENTS) -> Federation:
+    """Random characters, 80 to a sample, each to be followed by the next."""
+    tokens = torch.randint(0, 90, (50 * clients, 81), generator=torch.Generator().manual_seed(0))
+    return Federation.from_tensors(tokens[:, :-1], tokens[:, 1:], clients=clients, partition="iid", vocabulary=90)
+
+
 def images(clients: int = CLIENTS) -> Federation:
     """Noise in MNIST's shape: what is in the images does not matter for time."""
     generator = torch.Generator().manual_seed(0)

@@ -20,11 +20,13 @@ def speed(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each, in turn; the CNN plays an eighth of them.")] = 40,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a processor by default.")] = None,
 ) -> None:
-    """FedAvg here against the plain loop one would write in PyTorch, on the same work."""
-    from efl.bench.speed import measure
+    """FedAvg here against the plain loop one would write in PyTorch, and what workers bring."""
+    from efl.bench.speed import measure, workers_gain
 
-    for line in measure(rounds, workers):
-        say(str(line))
+    for speed in measure(rounds, workers):
+        say(str(speed))
+    for line in workers_gain(max(3, rounds // 10), workers):
+        say(line)
 
 
 @app.command()

@@ -56,8 +56,11 @@ class ElasticStep:
             torch.addcmul(self.shift, w, self.keep, out=w)
         else:
             index, keep, shift = self._sparse
-            rows = w.numpy()  # so few entries that NumPy is done before PyTorch has begun
-            rows[:, index] = rows[:, index] * keep + shift
+            for row in w.numpy():  # so few entries that NumPy is done before PyTorch has begun
+                pulled = row.take(index)
+                pulled *= keep
+                pulled += shift
+                row[index] = pulled
 
 
 def completion_scale(
