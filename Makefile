@@ -14,8 +14,8 @@ test-long: .venv/.installed-dev ## the others; they skip where ../shared/data is
 	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end
 
 lint: .venv/.installed-dev ## style and types
-	$(BIN)/ruff check src tests scripts
-	$(BIN)/ruff format --check src tests scripts
+	$(BIN)/ruff check src tests scripts bench
+	$(BIN)/ruff format --check src tests scripts bench
 	$(BIN)/mypy
 
 docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs/ablation-full (half an hour)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efl.bench.setting import setup_of
-from efl.engine.processor import quick_arithmetic
+from efl.engine.processor import processors, quick_arithmetic
 from efl.federation import Federation
 
 JOBS = {"logistic regression": "linear", "mlp 784-200-200-10": "mlp200", "cnn": "cnn_large"}
@@ -45,7 +44,7 @@ class Speed:
 
 def measure(rounds: int, workers: int | None = None) -> Iterator[Speed]:
     """FedAvg on images of MNIST's shape, 2 classes a client; the plain loop has all processors as threads."""
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or processors()
     for what, network in JOBS.items():
         yield ratio(what, network, rounds if network != "cnn_large" else max(3, rounds // 8), workers)
 
@@ -76,7 +75,7 @@ def ratio(what: str, network: str, rounds: int, workers: int) -> Speed:
 
 def workers_gain(rounds: int, workers: int | None = None) -> Iterator[str]:
     """A round with several workers against one with a single process, in turn, on large networks."""
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or processors()
     for network, federation in (("cnn_large", images()), ("char_lstm", texts())):
         crews = [
             setup_of("fedavg", federation, network, {"cohort": COHORT}, {"workers": n}).assemble() for n in (1, workers)
@@ -112,7 +111,7 @@ class PlainLoop:
     def __init__(self, model: nn.Module, federation: Federation) -> None:
         self.model, self.federation = model, federation
         self.x = federation.x.float() / 255
-        self.threads = len(os.sched_getaffinity(0))
+        self.threads = processors()
 
     def play(self, round_: int) -> None:
         """One round, with all threads."""

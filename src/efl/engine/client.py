@@ -38,7 +38,11 @@ class ClientHost:
 
     @property
     def crew(self) -> Crew:
-        """Who does the work; worker processes are started when there is some."""
+        """Who does the work."""
+        return self.start()
+
+    def start(self) -> Crew:
+        """Start the worker processes, if there are to be some; better before this process has threads of its own."""
         if self._crew is None:
             self._crew = Alone(self.hand) if self.workers == 1 else Workers(self.hand, self.workers)
         return self._crew

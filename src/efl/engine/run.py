@@ -73,6 +73,7 @@ class Run:
     def execute(self) -> Result:
         """Play the rounds that are left; in a directory with a checkpoint, those after it."""
         with quick_arithmetic(), closing(self.host):
+            self.host.start()
             self._resume()
             for observer in self.observers:
                 observer.start(self.setup, self.history)

@@ -1,6 +1,5 @@
 """Local work: the rows, mini-batches and samples of some clients in one round."""
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from efl.algorithms.base import LocalWork, Parts, RoundSettings
 from efl.config import TrainingSection
+from efl.engine.processor import processors
 from efl.federation import Federation
 from efl.models import FlatModel
 from efl.rng import Purpose, stream, torch_seed
@@ -87,7 +87,7 @@ def auto_workers(model: FlatModel, training: TrainingSection) -> int:
     multiplications = model.n * training.batch_size * training.local_steps * training.cohort
     if sys.platform != "linux" or multiplications < WORTH_SHARING:
         return 1
-    return max(1, min(len(os.sched_getaffinity(0)), training.cohort))
+    return max(1, min(processors(), training.cohort))
 
 
 class Batches:
