@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from efl.errors import UserError
 from efl.models.chain import Chain, LinearPass
+from efl.models.into import GradientsInto
 
 CONVOLUTION = 4  # dimensions of its weight
 
@@ -209,10 +210,10 @@ class Rows:
 
     def _gradient_of_row(self, row: int, x: Tensor, y: Tensor) -> Tensor:
         module = self.use(row, training=True)
-        loss = sample_losses(module(x), y).mean()
-        grads = torch.autograd.grad(loss, self.model.parameters, allow_unused=True, materialize_grads=True)
-        for view, grad in zip(self._gradient_views, grads, strict=True):
-            view[row].copy_(grad)
+        with GradientsInto(self.model.parameters, [view[row] for view in self._gradient_views]) as gradients:
+            outputs = module(x)
+        loss = sample_losses(outputs, y).mean()
+        gradients.backward(loss)
         self.model.collect_buffers(self._buffer_views[row])
         return loss.detach()
 
