@@ -24,6 +24,14 @@ def test_derivatives_are_those_of_autograd(activation):
         assert torch.allclose(rows.G[row], torch.cat([g.reshape(-1) for g in gradients]), atol=1e-6)
 
 
+def test_a_layer_with_many_inputs_and_few_outputs_is_no_different():
+    model = FlatModel(nn.Linear(600, 7))
+    x, y = torch.randn(2, 9, 600), torch.randint(0, 7, (2, 9))
+    together, alone = model.rows(model.w, 2, batched=True), model.rows(model.w, 2)
+    assert torch.allclose(together.gradient(2, x, y), alone.gradient(2, x, y), atol=1e-6)
+    assert torch.allclose(together.G, alone.G, atol=1e-6)
+
+
 def test_every_activation_with_settings_of_its_own_keeps_them():
     for layer in (nn.LeakyReLU(0.3), nn.ELU(0.5), nn.GELU("tanh"), nn.Softplus(2.0, 5.0)):
         model = FlatModel(nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 3)))

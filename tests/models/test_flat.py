@@ -49,10 +49,11 @@ def test_only_the_first_rows_are_computed_when_the_others_are_finished():
     assert not rows.G[2].any()
 
 
-def test_a_rows_result_does_not_depend_on_its_neighbours():
+@pytest.mark.parametrize(("network", "pixels"), [("mlp", 8), ("linear", 28), ("mlp200", 28)])
+def test_a_rows_result_does_not_depend_on_its_neighbours(network, pixels):
     """Bit for bit: so it is no matter in which order and company clients are run."""
-    model = FlatModel(build("mlp", Task((1, 8, 8), 10), 0))
-    x, y = torch.rand(10, 20, 1, 8, 8), torch.randint(0, 10, (10, 20))
+    model = FlatModel(build(network, Task((1, pixels, pixels), 10), 0))
+    x, y = torch.rand(10, 20, 1, pixels, pixels), torch.randint(0, 10, (10, 20))
     together = model.rows(model.w, 10, batched=True)
     together.gradient(10, x, y)
     for chosen in ([3], [9, 0], [5, 1, 7, 2]):
