@@ -106,7 +106,7 @@ class Batches:
             x, y = self.pool.batch(self.indices[step : step + self.at_once])
             self._block = list(zip(x.unbind(), self.targets(y).unbind(), strict=True))
         x, y = self._block[step - self._first]
-        return (x, y) if active == len(x) else (x[:active], y[:active])
+        return (x, y) if active == x.shape[0] else (x[:active], y[:active])
 
 
 def auto_rows(model: FlatModel, cohort: int) -> int:

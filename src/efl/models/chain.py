@@ -115,7 +115,7 @@ def _wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _narrow(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same product the other way round: with few outputs and many inputs the usual one is many times slower."""
     out = torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, x.mT)
-    return out.mT
+    return out.mT.contiguous()
 
 
 def _link(name: str, layer: nn.Module) -> Link:
