@@ -112,10 +112,11 @@ def test_merged_and_field_coded_broadcasts_give_every_client_the_servers_model(d
     for round_ in range(25):
         coordinator.play(round_)
     merged = [missed for how, missed, _ in deliveries if how == "merged"]
-    assert len(merged) > 10
+    assert merged
     assert max(merged) > 5
-    by_field = [log for how, missed, log in deliveries if how == "each" and missed == 1 and log[0][1] >> 4 == 1]
-    assert by_field
+    by_field = [missed for how, missed, log in deliveries if how == "each" and any(b[1] >> 4 == 1 for b in log)]
+    assert min(by_field) == 1
+    assert max(by_field) > 1  # broadcasts of earlier rounds, coded anew
 
 
 @pytest.mark.parametrize("algorithm", [EFL(density_up=0.05, density_down=0.05), FedAvg()])

@@ -2,8 +2,8 @@
 
 Every change of the model is broadcast as one payload and gets the next version number; version 0 is the model training
 starts from, which a client can often rebuild from its seed. A client at version a is sent the broadcasts a+1 … now, one
-by one, merged, or the whole model, whichever is shortest. Adding the same numbers in the same order gives it the
-server's model bit for bit.
+by one (as they were, or coded anew by the present field), merged, or the whole model, whichever is shortest. Adding the
+same numbers in the same order gives it the server's model bit for bit.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Courier:
     def __init__(self, log: BroadcastLog, context: Context, model: Callable[[], bytes]) -> None:
         self.log, self.context, self._model = log, context, model
         self._deliveries: dict[int, Delivery] = {}
+        self._anew: dict[int, bytes] = {}  # by the identity of a blob in the log
 
     def delivery(self, version: int) -> Delivery:
         """The shortest way from ``version`` to now."""
@@ -89,15 +90,21 @@ class Courier:
         options = [Delivery("each", base, missed, len(missed[-1]) if missed else 0)]
         increments = [increment(blob, self.context.layout) for blob in missed]
         known = [one for one in increments if one is not None and len(one.positions) >= WORTH_CODING_ANEW]
-        if len(known) == len(missed) == 1:
-            blob = encode(known[0], self.context)
-            options.append(Delivery("each", base, [blob], len(blob)))
-        elif len(known) == len(missed) > 1:
-            blob = pack_merged(known, self.context)
-            options.append(Delivery("merged", base, [blob], len(blob) // len(known)))
+        if known and len(known) == len(missed):
+            anew = [self._coded_anew(blob, one) for blob, one in zip(missed, known, strict=True)]
+            options.append(Delivery("each", base, anew, len(anew[-1])))
+            if len(known) > 1:
+                blob = pack_merged(known, self.context)
+                options.append(Delivery("merged", base, [blob], len(blob) // len(known)))
         if len(options[0]) > 4 * self.context.layout.n:
             options.append(self._whole_model())
         return min(options, key=len)
+
+    def _coded_anew(self, blob: bytes, change: Ternary) -> bytes:
+        """A broadcast of an earlier round by the field of this one, which it did not know."""
+        if id(blob) not in self._anew:
+            self._anew[id(blob)] = encode(change, self.context)
+        return self._anew[id(blob)]
 
     def _whole_model(self) -> Delivery:
         if len(self.log.blobs) == 1 and is_whole(self.log.blobs[0]):
