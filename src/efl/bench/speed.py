@@ -110,6 +110,8 @@ class PlainLoop:
 
     def __init__(self, model: nn.Module, federation: Federation) -> None:
         self.model, self.federation = model, federation
+        for parameter in model.parameters():  # as PyTorch lays them out, not channels last as they are here
+            parameter.data = parameter.data.contiguous()
         self.x = federation.x.float() / 255
         self.threads = processors()
 

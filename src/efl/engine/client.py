@@ -49,9 +49,9 @@ class ClientHost:
 
     def score_own(self, clients: Sequence[int], briefing: Briefing, w: Tensor, buffers: Tensor) -> dict[int, float]:
         """Accuracy of each client's own model after a round of work from ``w``, on its own test data."""
-        groups = self.workshop.groups(dict.fromkeys(clients, briefing.settings.local_steps), self.crew.hands)
-        self.crew.tell(w, buffers)
         steps = briefing.settings.local_steps
+        groups = self.workshop.groups(dict.fromkeys(clients, steps), self.crew.hands)
+        self.crew.tell(w, buffers)
         jobs = [ScoreOwn(briefing, [Task(c, steps, self.store.look(c), None) for c in group]) for group in groups]
         return dict(zip(chain.from_iterable(groups), chain.from_iterable(self.crew.run(jobs)), strict=True))
 

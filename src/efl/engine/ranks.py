@@ -118,6 +118,8 @@ def _expected(other: int) -> Iterator[None]:
 class FollowingHost(ClientHost):
     """The clients of another rank, which keep their state on this machine."""
 
+    path: Path | None = None
+
     @classmethod
     def told(cls, algorithm: Algorithm, workshop: Workshop, workers: int) -> FollowingHost:
         """As the leader says."""
@@ -129,8 +131,6 @@ class FollowingHost(ClientHost):
         host = cls(algorithm, workshop, workers, path)
         host.path = path
         return host
-
-    path: Path | None = None
 
     def keep(self, rounds: int) -> None:
         """Beside the file with their rows."""

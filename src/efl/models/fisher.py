@@ -1,9 +1,9 @@
 """The Fisher diagonal u = mean over samples of (∂ log p(y|x) / ∂w)², exactly, for a cohort.
 
 For linear layers no per-sample gradient is ever formed: with δ the derivative by a layer's output and x its input, the
-squares sum to (δ²)ᵀ(x²). Where a layer meets several positions of a sample (convolutions, recurrent layers,
-`efl.models.layered`) a sample's gradient is a product of two small matrices. Other networks go through `torch.func`, or
-sample by sample. The third estimator, ``running``, needs no pass of its own: see `efl.algorithms.parts.elastic`.
+squares sum to (δ²)ᵀ(x²). Where a layer meets several positions of a sample, as convolutions do (`efl.models.layered`),
+a sample's gradient is a product of two small matrices. Other networks go through `torch.func`, or sample by sample. The
+third estimator, ``running``, needs no pass of its own: see `efl.algorithms.parts.elastic`.
 """
 
 from typing import Literal

@@ -83,11 +83,6 @@ class FlatModel:
         self._untold = {name: b.clone() for name, b in self.module.named_buffers() if not b.is_floating_point()}
         self._bound: tuple[int, int] | None = None
 
-    @property
-    def segments(self) -> list[tuple[int, int]]:
-        """Where each tensor begins and ends in the flat vector."""
-        return [(spec.start, spec.stop) for spec in self.layout]
-
     def rows(self, w: Tensor, count: int, buffers: Tensor | None = None, *, batched: bool = False) -> "Rows":
         """``count`` copies of the model at ``w``; ``batched`` runs them as one where the network allows it."""
         return Rows(self, w, self.buffers if buffers is None else buffers, count, batched=batched)
