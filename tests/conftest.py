@@ -5,8 +5,9 @@ from efl import Federation, load
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
+def _same_every_time():
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

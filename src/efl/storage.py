@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from zlib_ng.zlib_ng import crc32
 
 if TYPE_CHECKING:  # the command answers `--help` without loading PyTorch
     from numpy.typing import NDArray
@@ -61,4 +62,4 @@ def checksum(array: NDArray[Any], start: int = 0) -> int:
     """CRC-32 of an array's bytes, going on from ``start``; makes no copy of them."""
     import numpy as np
 
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start)
+    return crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start)

@@ -6,7 +6,7 @@ the server makes its next state and one payload by which every copy of the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -102,14 +102,32 @@ class LocalWork:
 
         The loop body moves ``work.W[:active]`` as the algorithm demands.
         """
-        gradients = {active: self.rows.G[:active] for active in range(1, len(self.steps) + 1)}
-        losses = {active: self.losses[:active] for active in gradients}
-        at_work = np.count_nonzero(self.steps > np.arange(self.steps[0])[:, None], axis=1)
-        for step, active in enumerate(at_work.tolist()):
-            x, y = self.batch(step, active)
-            losses[active] += self.rows.gradient(active, x, y)
-            yield active, gradients[active]
+        for step, active in enumerate(self._at_work()):
+            self.losses[:active] += self.rows.gradient(active, *self.batch(step, active))
+            yield active, self.rows.G[:active]
         self.losses /= self.steps_done.clamp(min=1)
+
+    def sgd(self, watched: Container[int] = ()) -> Iterator[tuple[int, Tensor | None]]:
+        """The same with steps of plain SGD, W −= η∇f_k, already taken; the gradient only of those steps ``watched``.
+
+        Nobody watching, they are quicker (`Rows.descend`). With E = 1 this is `torch.optim.SGD` to the last bit.
+        """
+        eta, alone = self.settings.eta, self.settings.local_steps == 1
+        for step, active in enumerate(self._at_work()):
+            x, y = self.batch(step, active)
+            if alone or step in watched:
+                self.losses[:active] += self.rows.gradient(active, x, y)
+                self.W[:active].sub_(self.rows.G[:active], alpha=eta)
+                yield active, self.rows.G[:active]
+            else:
+                self.losses[:active] += self.rows.descend(active, x, y, eta)
+                yield active, None
+        self.losses /= self.steps_done.clamp(min=1)
+
+    def _at_work(self) -> list[int]:
+        """How many rows take each step."""
+        at_work: list[int] = np.count_nonzero(self.steps > np.arange(self.steps[0])[:, None], axis=1).tolist()
+        return at_work
 
 
 class Algorithm(Protocol):

@@ -143,23 +143,31 @@ class EFL(Settings):
         """Elastic SGD, then scale, add the residual and compress."""
         told = work.shared.get("field")
         field = None if told is None else received(told, work.start)
-        step = ElasticStep(field, work.settings.eta, self.elasticity, self.step)
-        running = (
-            RunningFisher(work.W.shape, work.settings.batch_size)
-            if self.elasticity > 0 and self.fisher == "running"
-            else None
-        )
-        for active, gradient in work.descent():
-            step(work.W[:active], gradient)
-            if running is not None:
-                running.add(active, gradient)
+        running = self.elasticity > 0 and self.fisher == "running"
+        fisher = RunningFisher(work.W.shape, work.settings.batch_size) if running else None
+        self._descend(work, field, fisher)
         moved = work.W - work.start
         updates = self._updates(work, moved, self._residual(work), self._completion(work, field))
         if self.elasticity == 0:
             return updates
-        fisher = self._exact_fisher(work) if running is None else running.mean()
-        fields = self._fields(fisher, moved, self.density_up, work.settings)
+        diagonal = self._exact_fisher(work) if fisher is None else fisher.mean()
+        fields = self._fields(diagonal, moved, self.density_up, work.settings)
         return [{**update, "field": sent} for update, sent in zip(updates, fields, strict=True)]
+
+    def _descend(self, work: LocalWork, field: ElasticField | None, fisher: RunningFisher | None) -> None:
+        """Steps on f_k and the elastic term; the running Fisher watches some of them."""
+        step = ElasticStep(field, work.settings.eta, self.elasticity, self.step)
+        watched = range(0, work.settings.local_steps, RunningFisher.EVERY) if fisher is not None else range(0)
+        if self.step == "implicit":
+            for active, seen in work.sgd(watched):
+                step.pull(work.W[:active])
+                if fisher is not None and seen is not None:
+                    fisher.add(active, seen)
+        else:
+            for number, (active, gradient) in enumerate(work.descent()):
+                step(work.W[:active], gradient)
+                if fisher is not None and number in watched:
+                    fisher.add(active, gradient)
 
     def _residual(self, work: LocalWork) -> Tensor:
         """R^k = Δ^k − ST(Δ^k) of the last round, or all of Δ^k if the server never got ST(Δ^k)."""

@@ -52,8 +52,8 @@ class FedAvg(Settings):
 
     def local_update(self, work: LocalWork) -> list[Parts]:
         """SGD on f_k; the whole model is sent."""
-        for active, gradient in work.descent():
-            work.W[:active].sub_(gradient, alpha=work.settings.eta)
+        for _ in work.sgd():
+            pass
         return self._whole_models(work)
 
     def aggregate(

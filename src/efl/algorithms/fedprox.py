@@ -25,8 +25,8 @@ class FedProx(FedAvg):
         return self.incomplete == "use"
 
     def local_update(self, work: LocalWork) -> list[Parts]:
-        """SGD on f_k + μ/2 ‖w − w_τ‖²."""
-        eta = work.settings.eta
-        for active, gradient in work.descent():
-            work.W[:active].lerp_(work.start, eta * self.proximity).sub_(gradient, alpha=eta)
+        """SGD on f_k + μ/2 ‖w − w_τ‖²; the pull is taken where the step ends: w ← (w − ηg + ημ w_τ) / (1 + ημ)."""
+        strength = work.settings.eta * self.proximity
+        for active, _ in work.sgd():
+            work.W[:active].lerp_(work.start, strength / (1 + strength))
         return self._whole_models(work)

@@ -17,7 +17,7 @@ from efl.models import FlatModel
 from efl.rng import Purpose, stream, torch_seed
 
 FLOATS_IN_CACHE = 2**18
-FLOATS_AHEAD = 2**20  # of samples that are fetched at once
+FLOATS_AHEAD = 2**18  # of samples that are fetched at once
 WORTH_SHARING = 2 * 10**8  # multiplications in a round, a hundredth of a second or so
 
 
@@ -32,8 +32,11 @@ class Workshop:
 
     @property
     def batched(self) -> bool:
-        """Whether clients share matrix operations; a lone one takes the same path, so that grouping changes nothing."""
-        return self.model.chain is not None
+        """Whether clients share matrix operations; one in a group by itself does too, so that grouping changes nothing.
+
+        The only client of a federation shares with nobody: PyTorch's own arithmetic makes its training plain SGD.
+        """
+        return self.model.chain is not None and len(self.federation) > 1
 
     def groups(self, steps: Mapping[int, int], hands: int = 1) -> list[list[int]]:
         """The clients with work to do, those with most first, in groups that run side by side; one a hand at least."""

@@ -39,7 +39,7 @@ def exact_fisher(
 def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
     with torch.no_grad():
         if rows.batched and rows.model.chain is not None:
-            outputs = rows.model.chain.forward(rows.views(len(x))[0], x)[-1]
+            outputs = rows.model.chain.forward(rows.parameters(len(x)), x)[-1].mT
         else:
             outputs = torch.stack([rows.use(row, training=False)(x[row]) for row in range(len(x))])
     draws = [torch.rand(outputs.shape[1:-1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
@@ -90,8 +90,7 @@ def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights:
             grads = per_sample(parameters, x[part], y[part])
         except RuntimeError:  # such as layers that decide by values
             return None
-        pieces = [(name, torch.tensordot(weights[part], grads[name].square(), dims=1)) for name in names]
-        total += flatten(pieces)
+        total += flatten(torch.tensordot(weights[part], grads[name].square(), dims=1) for name in names)
     return total
 
 
@@ -102,5 +101,5 @@ def _one_by_one(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weigh
         if weight > 0:
             loss = sample_losses(module(sample.unsqueeze(0)), label.unsqueeze(0)).sum()
             grads = torch.autograd.grad(loss, model.parameters, allow_unused=True, materialize_grads=True)
-            total.add_(flatten(("", g) for g in grads).square_(), alpha=weight)
+            total.add_(flatten(grads).square_(), alpha=weight)
     return total

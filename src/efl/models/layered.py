@@ -46,7 +46,7 @@ def layer_by_layer(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, we
     with torch.no_grad():
         for one, delta in zip(seen, deltas, strict=True):
             squares |= _squares(one, delta, weights)
-    return flatten((spec.name, squares[spec.name]) for spec in model.layout)
+    return flatten(squares[spec.name] for spec in model.layout)
 
 
 def _known(layer: nn.Module) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng.zlib_ng import crc32
 
 from efl.errors import WireError
 
@@ -78,13 +79,13 @@ class Reader:
 
 def sealed(body: bytes) -> bytes:
     """With a CRC-32 at the end, by which `opened` tells damage."""
-    return body + zlib.crc32(body).to_bytes(CHECKSUM, "little")
+    return body + crc32(body).to_bytes(CHECKSUM, "little")
 
 
 def opened(blob: bytes) -> memoryview:
     """What was sealed."""
     body, tail = memoryview(blob)[:-CHECKSUM], blob[-CHECKSUM:]
-    if len(tail) < CHECKSUM or zlib.crc32(body) != int.from_bytes(tail, "little"):
+    if len(tail) < CHECKSUM or crc32(body) != int.from_bytes(tail, "little"):
         raise WireError("damaged: checksum does not match")
     return body
 

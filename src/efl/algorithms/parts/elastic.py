@@ -43,13 +43,13 @@ class ElasticStep:
     def __call__(self, w: Tensor, gradient: Tensor) -> None:
         """Move the rows ``w`` in place."""
         if self.kind == "explicit":
-            self._pull(w)
+            self.pull(w)
         w.sub_(gradient, alpha=self.eta)
         if self.kind == "implicit":
-            self._pull(w)
+            self.pull(w)
 
-    def _pull(self, w: Tensor) -> None:
-        """Let w be keep ⊙ w + shift."""
+    def pull(self, w: Tensor) -> None:
+        """The elastic part alone: let w be keep ⊙ w + shift."""
         if self.field is None:
             return
         if self.field.index is None:
@@ -97,7 +97,7 @@ def completion_scale(
 class RunningFisher:
     """The Fisher diagonal as batch size × mean squared mini-batch gradient: no pass of its own.
 
-    Every fourth step is looked at, the first among them; a pass over memory in each would cost more than it tells.
+    Every fourth step is to be added, the first among them; a pass over memory in each would cost more than it tells.
     """
 
     EVERY = 4
@@ -105,14 +105,12 @@ class RunningFisher:
     def __init__(self, shape: torch.Size, batch_size: int) -> None:
         self.squares = torch.zeros(shape)
         self.seen = torch.zeros(shape[0])
-        self.step, self.batch_size = 0, batch_size
+        self.batch_size = batch_size
 
     def add(self, active: int, gradient: Tensor) -> None:
         """The gradient of the first ``active`` rows in the step just done."""
-        if self.step % self.EVERY == 0:
-            self.squares[:active].addcmul_(gradient, gradient)
-            self.seen[:active] += 1
-        self.step += 1
+        self.squares[:active].addcmul_(gradient, gradient)
+        self.seen[:active] += 1
 
     def mean(self) -> Tensor:
         """The diagonal u (C, n)."""

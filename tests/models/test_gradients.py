@@ -53,5 +53,28 @@ def test_gradients_are_those_of_autograd(module):
     for row in range(2):
         loss = sample_losses(module(x[row]), y[row]).mean()
         expected = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True, materialize_grads=True)
-        assert torch.allclose(rows.G[row], flatten(("", gradient) for gradient in expected), atol=1e-7)
+        assert torch.allclose(rows.G[row], flatten(expected), atol=1e-7)
+    assert all(parameter.grad is None for parameter in model.parameters)
+
+
+@pytest.mark.parametrize(
+    ("module", "batched"),
+    [
+        (Twice(), False),
+        (Unheeded(), False),
+        (Sequences(), False),
+        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), True),
+        (nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3)), True),
+    ],
+    ids=["twice", "unheeded", "sequences", "chain", "chain without a bias"],
+)
+def test_descending_is_subtracting_the_gradient(module, batched):
+    """Also where a layer's weight is used again after its own gradient is known."""
+    model = FlatModel(module)
+    rows, moved = (model.rows(model.w, 2, batched=batched) for _ in range(2))
+    x, y = torch.randn(2, 8, 6), torch.randint(0, 3, (2, 8))
+    losses = rows.gradient(2, x, y)
+    assert torch.allclose(moved.descend(2, x, y, eta=0.3), losses)
+    assert torch.allclose(moved.W, rows.W - 0.3 * rows.G, atol=1e-6)
+    assert not torch.allclose(moved.W, rows.W, atol=1e-3)
     assert all(parameter.grad is None for parameter in model.parameters)
