@@ -185,7 +185,8 @@ class Rows:
         """Move the first ``active`` rows of ``W`` by −η times that gradient; return their losses.
 
         Weights of linear layers take it up as it is multiplied out, so for them ``G`` is neither written nor read,
-        which saves a third of a step where it does not fit into the cache. Last bits differ from `gradient` and a subtraction.
+        which saves a third of a step where it does not fit into the cache. Last bits differ from those of `gradient`
+        and a subtraction.
         """
         if self.batched:
             return self._chain_descend(active, x, y, eta)
