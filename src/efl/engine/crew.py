@@ -2,8 +2,8 @@
 
 Worker processes are forked, so data and network are shared, not copied; the model of the round and all replies go
 through shared memory, and only small things through pipes. Jobs are handed out longest first, the next one to whoever
-is free. A worker that dies is replaced and its job done again: a job changes nothing but a slot nobody else uses, so
-the result is the same.
+is free; while there are many, each has the next already at hand. A worker that dies is replaced and its jobs done
+again: a job changes nothing but a slot nobody else uses, so the result is the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pickle
 import signal
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
@@ -34,6 +34,7 @@ log = logging.getLogger("efl")
 MOST_DEATHS = 100  # of workers; whatever kills more is no accident
 ROOM_A_PARAMETER = 16  # bytes of shared memory for the results of a job; what does not fit goes through the pipe
 ROOM_AT_LEAST = 2**24
+AT_HAND = 2  # jobs a worker may have; as many results find room
 
 
 class Crew(Protocol):
@@ -93,43 +94,41 @@ class Workers:
         self.hand.buffers.copy_(buffers)
 
     def run(self, jobs: Sequence[Job[T]]) -> list[T]:
-        """The next job to whoever is free."""
+        """The next job to whoever is free, the one after that as well while there are enough for everybody."""
         results: dict[int, T] = {}
-        waiting = deque(enumerate(jobs))
-        busy: dict[Connection, tuple[int, _Worker]] = {}
-        idle = list(self._workers)
-        while waiting or busy:
-            while waiting and idle:
-                number, job = waiting.popleft()
-                worker = idle.pop()
-                if worker.give(job):
-                    busy[worker.pipe] = number, worker
+        waiting = deque(range(len(jobs)))
+        while len(results) < len(jobs):
+            while waiting and (worker := self._free(len(waiting))) is not None:
+                if worker.give(waiting[0], jobs[waiting[0]]):
+                    waiting.popleft()
                 else:
-                    waiting.appendleft((number, job))
-                    idle.append(self._replaced(worker))
-            for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
-                number, worker = busy.pop(pipe)
+                    self._replace(worker, waiting)
+            busy = {worker.pipe: worker for worker in self._workers if worker.jobs}
+            for worker in [busy[pipe] for pipe in wait(list(busy)) if isinstance(pipe, Connection)]:
                 try:
-                    succeeded, result = worker.take()
+                    number, succeeded, result = worker.take()
                 except (EOFError, OSError):
-                    waiting.appendleft((number, jobs[number]))
-                    idle.append(self._replaced(worker))
+                    self._replace(worker, waiting)
                     continue
                 if not succeeded:
                     raise result
                 results[number] = result
-                idle.append(worker)
         return [results[number] for number in range(len(jobs))]
 
-    def _replaced(self, worker: _Worker) -> _Worker:
+    def _free(self, waiting: int) -> _Worker | None:
+        """Who is to have the next job; nobody, if it had better wait for whoever is done first."""
+        worker = min(self._workers, key=lambda worker: len(worker.jobs))
+        return worker if len(worker.jobs) < (AT_HAND if waiting > self.hands else 1) else None
+
+    def _replace(self, worker: _Worker, waiting: deque[int]) -> None:
+        """Put another in the place of one that died; its jobs are the next."""
         code = worker.stop()
-        log.warning("a worker died (exit code %s); another one takes over its job", code)
-        self._workers[self._workers.index(worker)] = fresh = _Worker(self.hand, self._room)
+        log.warning("a worker died (exit code %s); its jobs are done again", code)
+        waiting.extendleft(reversed(worker.jobs))
+        self._workers[self._workers.index(worker)] = _Worker(self.hand, self._room)
         self.deaths += 1
         if self.deaths > MOST_DEATHS:
             raise UserError(f"{self.deaths} worker processes died (exit code {code}); try engine.workers=1")
-        return fresh
 
     def close(self) -> None:
         """Stop all processes."""
@@ -138,11 +137,12 @@ class Workers:
 
 
 class _Worker:
-    """A process, the pipe to it, and memory in which it leaves large results."""
+    """A process, the pipe to it, the numbers of its jobs, and memory in which it leaves large results, in turn."""
 
     def __init__(self, hand: Hand, room: int) -> None:
         context = multiprocessing.get_context("fork")
-        self.memory = mmap.mmap(-1, room)
+        self.jobs: deque[int] = deque()
+        self.memory = [mmap.mmap(-1, room) for _ in range(AT_HAND)]
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
             target=_work, args=(hand, theirs, self.pipe, self.memory), name="efl-worker", daemon=True
@@ -150,40 +150,46 @@ class _Worker:
         self.process.start()
         theirs.close()
 
-    def give(self, job: Job[Any]) -> bool:
+    def give(self, number: int, job: Job[Any]) -> bool:
         """Hand over a job; False if nobody is there."""
         try:
             self.pipe.send(job)
         except (BrokenPipeError, ConnectionResetError):
             return False
+        self.jobs.append(number)
         return True
 
-    def take(self) -> tuple[bool, Any]:
-        """Whether the job was done, and its result or the error; `EOFError` or `OSError` if the process is gone."""
+    def take(self) -> tuple[int, bool, Any]:
+        """The oldest job's number, whether it was done, and its result or the error.
+
+        `EOFError` or `OSError` if the process is gone.
+        """
         succeeded, head, sizes = self.pipe.recv()
         ends = accumulate(sizes)
-        with memoryview(self.memory) as memory:
+        self.memory.append(self.memory.pop(0))
+        with memoryview(self.memory[-1]) as memory:
             left = [memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
             result = pickle.loads(head, buffers=left)
             for view in left:
                 view.release()
-        return succeeded, result
+        return self.jobs.popleft(), succeeded, result
 
     def stop(self) -> int | None:
         """End the process, whatever it does; its exit code."""
         self.pipe.close()
         self.process.kill()
         self.process.join()
-        self.memory.close()
+        for memory in self.memory:
+            memory.close()
         return self.process.exitcode
 
 
-def _work(hand: Hand, pipe: Connection, parents: Connection, memory: mmap.mmap) -> None:
+def _work(hand: Hand, pipe: Connection, parents: Connection, memories: Sequence[mmap.mmap]) -> None:
     """What a worker process does: jobs, until the pipe is closed."""
     parents.close()  # else the pipe would not end when the other process does
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
     set_up_process()
-    while True:
+    for memory in cycle(memories):
         try:
             job: Job[Any] = pipe.recv()
         except (EOFError, OSError):
