@@ -96,7 +96,7 @@ class Theorem1:
     def learning_rate(self, round_: int) -> float:
         """η_τ."""
         return learning_rate(
-            round_, self.local_steps, self.constants.convexity, self.gamma, self._law(round_).total_work
+            round_, self.local_steps, self.constants.convexity, self.gamma, self.law(round_).total_work
         )
 
     def C(self, round_: int) -> float:
@@ -121,14 +121,15 @@ class Theorem1:
         """The laws without repetition; a run of many rounds has few."""
         return list(dict.fromkeys(self.fleet))
 
-    def _law(self, round_: int) -> Participation:
+    def law(self, round_: int) -> Participation:
+        """The law of a round."""
         return self.fleet[min(round_, len(self.fleet) - 1)]
 
     def _C(self, rounds: int) -> Array:
         variance = {law: expected_B(self.constants, law, self.cap) / law.total_work**2 for law in self._laws}
-        added = np.array([0.0, *(variance[self._law(t)] for t in range(rounds))])
+        added = np.array([0.0, *(variance[self.law(t)] for t in range(rounds))])
         scale = (16 * self.local_steps / self.constants.convexity) ** 2
         return np.maximum(self.gamma**2 * self.distance, scale * added.cumsum())
 
     def _H(self, rounds: int) -> Array:
-        return np.array([0.0, *(not self._law(t).is_unbiased for t in range(rounds))]).cumsum()
+        return np.array([0.0, *(not self.law(t).is_unbiased for t in range(rounds))]).cumsum()
