@@ -29,9 +29,9 @@ class Trajectory:
     models: Array
     farthest: float
 
-    def error(self, target: Array) -> Array:
-        """The mean over seeds of ‖w_τ − target‖², for each round."""
-        return np.asarray(((self.models - target) ** 2).sum(2).mean(1))
+    def errors(self, target: Array) -> Array:
+        """‖w_τ − target‖² for each round and seed."""
+        return np.asarray(((self.models - target) ** 2).sum(2))
 
 
 def simulate(
@@ -44,12 +44,12 @@ def simulate(
     w = np.array(np.broadcast_to(start, (seeds, np.shape(start)[-1])), dtype=np.float64)
     models, farthest = [w], 0.0
     for round_, (absence, drawn) in enumerate(_randomness(problem, theorem.local_steps, rounds, seeds, first_round)):
-        law = theorem.law(round_)
-        steps, weight = _plan(law, absence)
+        steps, weight = _plan(theorem.law(round_), absence)
+        eta = theorem.learning_rate(round_)
         local = np.broadcast_to(w, (len(problem.samples), *w.shape))
         for j in range(int(steps.max())):
-            working = (j < steps)[..., None]
-            local = local - theorem.learning_rate(round_) * working * problem.gradient(local, drawn[j])
+            rate = np.where(j < steps, eta, 0)[..., None]
+            local = local - rate * problem.gradient(local, drawn[j])
             farthest = max(farthest, float(((local - problem.optimum) ** 2).sum(2).max()))
         w = w + (weight[..., None] * (local - w)).sum(0)
         models.append(w)
