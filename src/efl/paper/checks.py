@@ -69,4 +69,6 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def _text(cell: Cell) -> str:
-    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:,.0f}" if cell >= 1000 else f"{cell:.3g}"

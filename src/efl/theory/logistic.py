@@ -75,12 +75,16 @@ class Logistic(Problem):
 
     def minimiser(self, weights: Array) -> Array:
         """Newton's method; a step that does not shorten the gradient is halved, and the end is machine precision."""
-        w = np.zeros(self.data[0].shape[1])
-        gradient, hessian = self._derivatives(weights, w)
+        z = np.concatenate([z for z, weight in zip(self.data, weights, strict=True) if weight])
+        each = np.concatenate(
+            [np.full(len(z), weight / len(z)) for z, weight in zip(self.data, weights, strict=True) if weight]
+        )
+        w = np.zeros(z.shape[1])
+        gradient, hessian = self._derivatives(z, each, w)
         while True:
             step, length = np.linalg.solve(hessian, gradient), 1.0
             while length > 1e-3:
-                new, new_hessian = self._derivatives(weights, w - length * step)
+                new, new_hessian = self._derivatives(z, each, w - length * step)
                 if np.linalg.norm(new) < np.linalg.norm(gradient):
                     break
                 length /= 2
@@ -112,13 +116,12 @@ class Logistic(Problem):
     def _mean_square(self) -> Array:
         return np.array([(z**2).sum(1).mean() for z in self.data])
 
-    def _derivatives(self, weights: Array, w: Array) -> tuple[Array, Array]:
-        """Gradient and Hessian of Σ_k weights_k·F_k."""
-        each = np.repeat(weights / self.samples, self.samples.astype(np.int64))
-        slope = _logistic(-self._all @ w)
-        gradient = -(each * slope) @ self._all + weights.sum() * self.ridge * w
-        curved = (self._all * (each * slope * (1 - slope))[:, None]).T @ self._all
-        return gradient, curved + weights.sum() * self.ridge * np.eye(len(w))
+    def _derivatives(self, z: Array, each: Array, w: Array) -> tuple[Array, Array]:
+        """Gradient and Hessian of the objective in which sample i has weight ``each``_i."""
+        slope, ridge = _logistic(-z @ w), self.ridge * each.sum()
+        gradient = ridge * w - (each * slope) @ z
+        hessian = (z * (each * slope * (1 - slope))[:, None]).T @ z + ridge * np.eye(len(w))
+        return gradient, hessian
 
 
 def _logistic(x: Array) -> Array:
