@@ -38,7 +38,7 @@ class Scale:
 
 
 SCALES = {
-    "smoke": Scale(20, 800, 2, ("quadratic",)),
+    "smoke": Scale(20, 500, 2, ("quadratic",)),
     "small": Scale(40, 2000, 4),
     "full": Scale(100, 4000, 5),
 }
@@ -67,7 +67,7 @@ def problem_named(name: str) -> Problem:
     if name == "quadratic":
         return Quadratic.random(1, clients=CLIENTS, dimension=DIMENSION, smoothness=1.5, spread=2.0, noise=1.5)
     sizes = [40 + 20 * (client % 3) for client in range(CLIENTS)]
-    return Logistic.random(1, samples=sizes, dimension=DIMENSION, ridge=0.3, spread=2.0, batch_size=8)
+    return Logistic.random(1, samples=sizes, dimension=DIMENSION, ridge=0.4, spread=2.0, batch_size=8)
 
 
 def measure(problem: Problem, scale: Scale) -> list[Curve]:

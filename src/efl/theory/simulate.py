@@ -24,7 +24,7 @@ BLOCK = 50
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """The server's models, (rounds + 1, seeds, d), and how far any local model went from the problem's optimum."""
+    """The server's models, (rounds + 1, seeds, d), and how far any model, the clients' too, was from the optimum."""
 
     models: Array
     farthest: float
@@ -42,7 +42,7 @@ def simulate(
     ``first_round`` only addresses the random numbers: a second phase, with its own theorem, must not reuse the first's.
     """
     w = np.array(np.broadcast_to(start, (seeds, np.shape(start)[-1])), dtype=np.float64)
-    models, farthest = [w], 0.0
+    models, farthest = [w], float(((w - problem.optimum) ** 2).sum(1).max())
     for round_, (absence, drawn) in enumerate(_randomness(problem, theorem.local_steps, rounds, seeds, first_round)):
         steps, weight = _plan(theorem.law(round_), absence)
         eta = theorem.learning_rate(round_)

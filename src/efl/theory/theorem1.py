@@ -6,7 +6,7 @@ stays as long as clients take part unequally: H_τ counts the rounds in which th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -116,7 +116,7 @@ class Theorem1:
         time = np.arange(rounds + 1) * self.local_steps + self.gamma
         return np.asarray(self._C(rounds) / time**2 + self._H(rounds) * self.J / time)
 
-    @property
+    @cached_property
     def _laws(self) -> list[Participation]:
         """The laws without repetition; a run of many rounds has few."""
         return list(dict.fromkeys(self.fleet))
@@ -127,9 +127,16 @@ class Theorem1:
 
     def _C(self, rounds: int) -> Array:
         variance = {law: expected_B(self.constants, law, self.cap) / law.total_work**2 for law in self._laws}
-        added = np.array([0.0, *(variance[self.law(t)] for t in range(rounds))])
         scale = (16 * self.local_steps / self.constants.convexity) ** 2
-        return np.maximum(self.gamma**2 * self.distance, scale * added.cumsum())
+        return np.maximum(self.gamma**2 * self.distance, scale * self._sum(variance, rounds))
 
     def _H(self, rounds: int) -> Array:
-        return np.array([0.0, *(not self.law(t).is_unbiased for t in range(rounds))]).cumsum()
+        return self._sum({law: float(not law.is_unbiased) for law in self._laws}, rounds)
+
+    def _sum(self, of_law: Mapping[Participation, float], rounds: int) -> Array:
+        """Σ_{t<τ} of what each round's law is worth, for τ = 0 … ``rounds``."""
+        values = np.full(rounds + 1, of_law[self.fleet[-1]])
+        values[0] = 0
+        listed = [of_law[law] for law in self.fleet[:rounds]]
+        values[1 : len(listed) + 1] = listed
+        return values.cumsum()
