@@ -36,7 +36,7 @@ class Scale:
     rounds: int
 
 
-SCALES = {"smoke": Scale(20, 600), "small": Scale(40, 2000), "full": Scale(100, 4000)}
+SCALES = {"smoke": Scale(20, 1000), "small": Scale(40, 2000), "full": Scale(100, 4000)}
 
 
 @dataclass(frozen=True, eq=False)
