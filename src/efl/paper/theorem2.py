@@ -41,7 +41,6 @@ SCALES = {"smoke": Scale(20), "small": Scale(100), "full": Scale(200)}
 class Shift:
     """One client's going or coming: the squared shift of the optimum, and what the theorem allows."""
 
-    kind: str
     samples: float  # n_a
     others: float  # samples of all others
     squared: float
@@ -64,22 +63,36 @@ def run(scale: Scale, out: Path) -> Outcome:
 
 
 def random_federation(seed: int, heaviest: float = 1.0) -> tuple[Problem, int]:
-    """A federation and the client that leaves or joins; it has at most ``heaviest`` times the samples of all others."""
+    """A federation and the client that leaves or joins, with at most ``heaviest`` times the samples of all others."""
+    return random_logistic(seed, heaviest) if seed % 2 else random_quadratic(seed, heaviest)
+
+
+def random_quadratic(seed: int, heaviest: float = 1.0) -> tuple[Quadratic, int]:
+    """Quadratic clients, with condition numbers of up to 30."""
     generator = stream(seed, Purpose.PARTITION)
-    sizes = generator.integers(10, 100, int(generator.integers(3, 12))).astype(np.float64)
-    client = int(generator.integers(len(sizes)))
-    others = sizes.sum() - sizes[client]
-    sizes[client] = np.ceil(others * heaviest * 10 ** generator.uniform(-2, 0))
-    sizes[client] = max(min(sizes[client], np.floor(others * heaviest)), 5)
-    spread = 10 ** generator.uniform(-1, 0.5)
-    if seed % 2:
-        counts = [int(size) for size in sizes]
-        return Logistic.random(seed, samples=counts, dimension=DIMENSION, ridge=0.05, spread=spread), client
-    smoothness = 10 ** generator.uniform(0.1, 1.5)
-    quadratic = Quadratic.random(
+    sizes, client = _random_sizes(generator, heaviest)
+    spread, smoothness = 10 ** generator.uniform(-1, 0.5), 10 ** generator.uniform(0.1, 1.5)
+    problem = Quadratic.random(
         seed, clients=len(sizes), dimension=DIMENSION, smoothness=smoothness, spread=spread, samples=sizes
     )
-    return quadratic, client
+    return problem, client
+
+
+def random_logistic(seed: int, heaviest: float = 1.0) -> tuple[Logistic, int]:
+    """Ridge logistic regression."""
+    generator = stream(seed, Purpose.PARTITION)
+    sizes, client = _random_sizes(generator, heaviest)
+    spread, counts = 10 ** generator.uniform(-1, 0.5), [int(size) for size in sizes]
+    return Logistic.random(seed, samples=counts, dimension=DIMENSION, ridge=0.05, spread=spread), client
+
+
+def _random_sizes(generator: np.random.Generator, heaviest: float) -> tuple[Array, int]:
+    """Samples of 3 to 11 clients, and one of these, whose part is drawn anew over two orders of magnitude."""
+    sizes = generator.integers(10, 100, int(generator.integers(3, 12))).astype(np.float64)
+    client = int(generator.integers(len(sizes)))
+    most = np.floor(heaviest * (sizes.sum() - sizes[client]))
+    sizes[client] = np.clip(np.ceil(most * 10 ** generator.uniform(-2, 0)), 5, most)
+    return sizes, client
 
 
 def measure(problem: Problem, client: int) -> Shift:
@@ -103,7 +116,7 @@ def measure(problem: Problem, client: int) -> Shift:
         for D in (apart, together)
     )
     squared = float(((problem.optimum - rest.optimum) ** 2).sum())
-    return Shift(type(problem).__name__.lower(), own, others, squared, leaving, joining, printed)
+    return Shift(own, others, squared, leaving, joining, printed)
 
 
 @dataclass(frozen=True)
@@ -115,9 +128,8 @@ class Trend:
 
 
 def trend(seed: int) -> Trend:
-    """Both trends of a quadratic federation; ``seed`` is even."""
-    problem, client = random_federation(seed)
-    assert isinstance(problem, Quadratic)
+    """Both trends of a quadratic federation."""
+    problem, client = random_quadratic(seed)
     mean = problem.centres.mean(0)
     fewer = [replace(problem, sizes=_scaled(problem.sizes, client, step)) for step in STEPS]
     alike = [replace(problem, centres=mean + step * (problem.centres - mean)) for step in STEPS]

@@ -42,18 +42,23 @@ def simulate(
     ``first_round`` only addresses the random numbers: a second phase, with its own theorem, must not reuse the first's.
     """
     w = np.array(np.broadcast_to(start, (seeds, np.shape(start)[-1])), dtype=np.float64)
-    models, farthest = [w], float(((w - problem.optimum) ** 2).sum(1).max())
-    for round_, (absence, drawn) in enumerate(_randomness(problem, theorem.local_steps, rounds, seeds, first_round)):
-        steps, weight = _plan(theorem.law(round_), absence)
+    models, farthest = [w], _farthest(w, problem)
+    for round_, (uniform, drawn) in enumerate(_randomness(problem, theorem.local_steps, rounds, seeds, first_round)):
+        steps, weight = _plan(theorem.law(round_), uniform)
         eta = theorem.learning_rate(round_)
         local = np.broadcast_to(w, (len(problem.samples), *w.shape))
         for j in range(int(steps.max())):
             rate = np.where(j < steps, eta, 0)[..., None]
             local = local - rate * problem.gradient(local, drawn[j])
-            farthest = max(farthest, float(((local - problem.optimum) ** 2).sum(2).max()))
+            farthest = max(farthest, _farthest(local, problem))
         w = w + (weight[..., None] * (local - w)).sum(0)
+        farthest = max(farthest, _farthest(w, problem))
         models.append(w)
-    return Trajectory(np.array(models), float(np.sqrt(farthest)))
+    return Trajectory(np.array(models), farthest)
+
+
+def _farthest(models: Array, problem: Problem) -> float:
+    return float(np.sqrt(((models - problem.optimum) ** 2).sum(-1).max()))
 
 
 def _plan(law: Participation, uniform: Array) -> tuple[NDArray[np.int64], Array]:
@@ -70,6 +75,6 @@ def _randomness(problem: Problem, E: int, rounds: int, seeds: int, first: int) -
         count = min(BLOCK, first + rounds - block)
         uniform = [stream(seed, Purpose.BEHAVIOUR, block).random((BLOCK, clients)) for seed in range(seeds)]
         drawn = [problem.draw(stream(seed, Purpose.BATCHES, block), BLOCK * E) for seed in range(seeds)]
-        absence, gradients = np.stack(uniform, 2), np.stack(drawn, 2)
+        turnout, gradients = np.stack(uniform, 2), np.stack(drawn, 2)
         for i in range(count):
-            yield absence[i], gradients[i * E : (i + 1) * E]
+            yield turnout[i], gradients[i * E : (i + 1) * E]
