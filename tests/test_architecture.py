@@ -12,12 +12,13 @@ MAY_IMPORT = {
     "federation": set(),
     "models": set(),
     "fleet": set(),
+    "theory": set(),
     "algorithms.parts": {"wire"},
     "algorithms": {"wire", "models", "algorithms.parts"},
     "engine": {"wire", "federation", "models", "fleet", "algorithms", "algorithms.parts", "config"},
     "track": {"engine"},
     "bench": {"engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
-    "paper": {"comparison", "config", "engine", "track"},
+    "paper": {"comparison", "config", "engine", "theory", "track"},
     "cli": {"api", "bench", "comparison", "config", "engine", "federation", "paper", "track"},
 }
 
