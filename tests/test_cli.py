@@ -172,6 +172,7 @@ def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):
         (["--set=fleet.stragglers=2"], "fleet.stragglers"),
         (["--set=fleet.inactive=[0.1,0.2]"], "2 probabilities for 50 clients"),
         (["--set=engine.device=tpu"], "engine.device"),
+        (["--set=engine.device=cuda:99"], "CUDA device"),
         (["missing.toml"], "missing.toml: no such file"),
         (["bad.toml"], "bad.toml: not valid TOML"),
         (["flat.toml"], "training is a section, not a value"),

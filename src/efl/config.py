@@ -60,7 +60,7 @@ class EngineSection(Section):
 
     workers: Literal["auto"] | Count = "auto"
     rows: Literal["auto"] | Count = "auto"
-    device: Literal["cpu"] = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
 
 
 class TrackSection(Section):

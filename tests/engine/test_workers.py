@@ -20,12 +20,12 @@ from efl.engine.state import LastUpload, RowsFile, Seat, StateStore
 FLEET = Fleet(stragglers=0.5, inactive=0.1, lost=0.1)
 
 
-def run_of(federation, workers, algorithm=None, model="mlp", **training):
+def run_of(federation, workers, algorithm=None, model="mlp", device="cpu", **training):
     table = {
         "federation": {"clients": len(federation)},
         "model": {"name": model},
         "training": {"rounds": 8, "local_steps": 4, "evaluate_every": 4, **training},
-        "engine": {"workers": workers},
+        "engine": {"workers": workers, "device": device},
     }
     return Run(prepare(parse(table), federation, None, algorithm or EFL(), FLEET))
 
@@ -139,3 +139,13 @@ def test_damaged_rows_are_noticed(tmp_path):
     (tmp_path / "rows").write_bytes(b"\x00" * 16)
     with pytest.raises(UserError, match="damaged"):
         file.read([Seat(0, 1, checksum)])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("algorithm", [EFL(), EFL(fisher="true", step="explicit"), FedAvg()])
+def test_a_cuda_device_comes_to_the_same_model_but_for_rounding(digits, model, algorithm):
+    here = run_of(digits, 1, algorithm, model, rounds=3).execute()
+    there = run_of(digits, 1, algorithm, model, device="cuda", rounds=3).execute()
+    for ours, theirs in zip(here.model.parameters(), there.model.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-3)

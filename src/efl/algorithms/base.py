@@ -63,10 +63,12 @@ class Contribution:
 
 @dataclass(eq=False)
 class LocalWork:
-    """The work of some clients in one round, one row each, longest work first.
+    """The work of some clients in one round, one row each, longest work first; ``W`` (C, n) is moved in place.
 
     ``lost`` has, for a client whose last upload never reached the server, what it sent in vain (those parts that the
     algorithm asked to remember), and None for all others.
+
+    While steps are taken, all of it lies on the model's device; after the last step, on the CPU.
     """
 
     rows: Rows
@@ -80,17 +82,14 @@ class LocalWork:
     samples: Callable[[int], tuple[Tensor, Tensor, Tensor, list[int]]]
 
     def __post_init__(self) -> None:
-        self.losses = torch.zeros(len(self.steps), device=self.rows.W.device)
+        self.W = self.rows.W
+        self.losses = torch.zeros(len(self.steps))
+        self._move(self.model.device)
 
     @property
     def model(self) -> FlatModel:
         """The network."""
         return self.rows.model
-
-    @property
-    def W(self) -> Tensor:
-        """The clients' models (C, n), moved in place."""
-        return self.rows.W
 
     @property
     def steps_done(self) -> Tensor:
@@ -105,7 +104,7 @@ class LocalWork:
         for step, active in enumerate(self._at_work()):
             self.losses[:active] += self.rows.gradient(active, *self.batch(step, active))
             yield active, self.rows.G[:active]
-        self.losses /= self.steps_done.clamp(min=1)
+        self._finish()
 
     def sgd(self, watched: Container[int] = ()) -> Iterator[tuple[int, Tensor | None]]:
         """The same with steps of plain SGD, W −= η∇f_k, already taken; the gradient only of those steps ``watched``.
@@ -122,7 +121,15 @@ class LocalWork:
             else:
                 self.losses[:active] += self.rows.descend(active, x, y, eta)
                 yield active, None
+        self._finish()
+
+    def _finish(self) -> None:
+        self._move(torch.device("cpu"))
         self.losses /= self.steps_done.clamp(min=1)
+
+    def _move(self, device: torch.device) -> None:
+        self.W, self.start, self.losses = (tensor.to(device) for tensor in (self.W, self.start, self.losses))
+        self.state = {name: rows.to(device) for name, rows in self.state.items()}
 
     def _at_work(self) -> list[int]:
         """How many rows take each step."""

@@ -142,9 +142,9 @@ class EFL(Settings):
     def local_update(self, work: LocalWork) -> list[Parts]:
         """Elastic SGD, then scale, add the residual and compress."""
         told = work.shared.get("field")
-        field = None if told is None else received(told, work.start)
+        field = None if told is None else received(told, work.start.cpu())
         running = self.elasticity > 0 and self.fisher == "running"
-        fisher = RunningFisher(work.W.shape, work.settings.batch_size) if running else None
+        fisher = RunningFisher(work.W, work.settings.batch_size) if running else None
         self._descend(work, field, fisher)
         moved = work.W - work.start
         updates = self._updates(work, moved, self._residual(work), self._completion(work, field))
@@ -156,7 +156,7 @@ class EFL(Settings):
 
     def _descend(self, work: LocalWork, field: ElasticField | None, fisher: RunningFisher | None) -> None:
         """Steps on f_k and the elastic term; the running Fisher watches some of them."""
-        step = ElasticStep(field, work.settings.eta, self.elasticity, self.step)
+        step = ElasticStep(field, work.settings.eta, self.elasticity, self.step, work.W.device)
         watched = range(0, work.settings.local_steps, RunningFisher.EVERY) if fisher is not None else range(0)
         if self.step == "implicit":
             for active, seen in work.sgd(watched):
@@ -200,7 +200,7 @@ class EFL(Settings):
         # w_s + (scale − 1)(w_s − w_0) + R^k rather than w_0 + Δ^k: without scale and residual it is w_s bit for bit.
         models = work.W + residual if scale is None else work.W + (scale - 1) * moved + residual
         work.state["residual"] = residual + moved if scale is None else torch.addcmul(residual, scale, moved)
-        return [{"update": Dense(model)} for model in models.cpu().numpy()]
+        return [{"update": Dense(model)} for model in models.numpy()]
 
     def _exact_fisher(self, work: LocalWork) -> Tensor:
         """u^k (C, n) at w_s, from samples."""

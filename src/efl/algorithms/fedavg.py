@@ -72,7 +72,7 @@ class FedAvg(Settings):
 
     def _whole_models(self, work: LocalWork) -> list[Parts]:
         """Every row's model as an upload."""
-        return [{"update": self._sent(row)} for row in work.W.cpu()]
+        return [{"update": self._sent(row)} for row in work.W]
 
     def _sent(self, model: Tensor) -> Dense:
         return Dense(model.numpy(), half=self.precision == "bfloat16")

@@ -6,7 +6,8 @@ process; models and rows lie where all hands reach them. A job's result does not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pickle import PickleBuffer
 from typing import Any, Protocol, TypeVar
@@ -102,10 +103,18 @@ class Hand:
         )
         if self.workshop.batched:
             return work, self.algorithm.local_update(work)
-        with torch.random.fork_rng(devices=[]):  # random layers, if any, draw from the client's own stream
-            seed = self.workshop.layer_seed(briefing.settings.round, tasks[0].client)
-            torch.default_generator.manual_seed(seed)
+        with self._random_layers(self.workshop.layer_seed(briefing.settings.round, tasks[0].client)):
             return work, self.algorithm.local_update(work)
+
+    @contextmanager
+    def _random_layers(self, seed: int) -> Iterator[None]:
+        """Within, random layers draw from the client's own stream."""
+        device = self.workshop.model.device
+        with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+            torch.default_generator.manual_seed(seed)
+            if device.type == "cuda":
+                torch.cuda.manual_seed(seed)
+            yield
 
 
 class Job(Protocol[Result_co]):
@@ -205,13 +214,13 @@ def coding_context(shared: Parts, plain: Context) -> Context:
 def _encoded(work: LocalWork, row: int, upload: Parts, context: Context) -> dict[str, bytes]:
     parts = {name: encode(payload, context) for name, payload in upload.items()}
     if work.model.buffers.numel():
-        parts["buffers"] = encode(Dense(work.rows.buffers[row].numpy()), Context.flat(len(work.model.buffers)))
+        parts["buffers"] = encode(Dense(work.rows.buffers[row].cpu().numpy()), Context.flat(len(work.model.buffers)))
     return parts
 
 
 def _finite_rows(work: LocalWork) -> list[bool]:
     """Which rows are free of NaN and infinity; a sum is finite only if every entry is."""
-    total = work.losses + work.W.sum(1) + work.rows.buffers.sum(1)
+    total = work.losses + work.W.sum(1) + work.rows.buffers.sum(1).cpu()
     for rows in work.state.values():
         total = total + rows.sum(1)
     finite: list[bool] = torch.isfinite(total).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -71,6 +72,8 @@ class Setup:
     def workers(self) -> int:
         """How many processes do it."""
         wanted = self.experiment.engine.workers
+        if wanted not in ("auto", 1) and self.model.device.type != "cpu":
+            raise UserError("engine.workers: one process a CUDA device; share the work of several with torchrun")
         return auto_workers(self.model, self.experiment.training) if wanted == "auto" else wanted
 
 
@@ -119,9 +122,22 @@ def prepare(
     else:
         name = CUSTOM
     experiment = experiment.with_values(model={"name": name})
-    model = FlatModel(module)
+    model = FlatModel(module, device_named(experiment.engine.device))
     _try_out(model, federation, experiment.training.batch_size)
     return Setup(experiment, federation, model, algorithm, fleet)
+
+
+def device_named(name: str) -> torch.device:
+    """The device to compute on; ``cuda`` without a number is the one of this process among those torchrun started."""
+    if name == "cpu":
+        return torch.device(name)
+    if not torch.cuda.is_available():
+        raise UserError(f"engine.device is {name!r}, but PyTorch finds no CUDA device here; use 'cpu'")
+    count = torch.cuda.device_count()
+    number = int(name.partition(":")[2] or int(os.environ.get("LOCAL_RANK", 0)) % count)
+    if number >= count:
+        raise UserError(f"engine.device is {name!r}, but there are only {count} CUDA devices here, counted from 0")
+    return torch.device("cuda", number)
 
 
 def _network_name(experiment: Experiment, federation: Federation) -> str:
@@ -136,7 +152,7 @@ def _network_name(experiment: Experiment, federation: Federation) -> str:
 
 def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
     """A model that does not fit the data is the user's mistake; tell it as one line, before training."""
-    x, y = (part[None] for part in federation.batch(torch.arange(batch_size) % len(federation.x)))
+    x, y = (part[None].to(model.device) for part in federation.batch(torch.arange(batch_size) % len(federation.x)))
     answer_shape = (*y.shape[1:], federation.classes)
     try:
         outputs = model.outputs(model.w, model.buffers, x[0])

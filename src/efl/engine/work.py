@@ -1,7 +1,7 @@
 """Local work: the rows, mini-batches and samples of some clients in one round."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from efl.algorithms.base import LocalWork, Parts, RoundSettings
 from efl.config import TrainingSection
 from efl.engine.processor import processors
 from efl.federation import Federation
-from efl.models import FlatModel
+from efl.models import FlatModel, Rows
 from efl.rng import Purpose, stream, torch_seed
 
 FLOATS_IN_CACHE = 2**18
@@ -77,7 +77,7 @@ class Workshop:
             return *pool.batch(chosen), weights, [int(rng.integers(2**63)) for rng in rngs]
 
         rows = self.model.rows(start, len(clients), buffers, batched=self.batched)
-        batch = Batches(pool, torch.from_numpy(batches), rows.targets)
+        batch = Batches(pool, torch.from_numpy(batches), rows)
         return LocalWork(rows, start, settings, np.asarray(steps, dtype=np.int64), state, lost, shared, batch, samples)
 
     def layer_seed(self, round_: int, client: int) -> int:
@@ -86,9 +86,9 @@ class Workshop:
 
 
 def auto_workers(model: FlatModel, training: TrainingSection) -> int:
-    """A process for each processor, where a round is long enough to be shared and the system can fork safely."""
+    """A process for each processor, where a round is long enough to be shared and processes can be forked safely."""
     multiplications = model.n * training.batch_size * training.local_steps * training.cohort
-    if sys.platform != "linux" or multiplications < WORTH_SHARING:
+    if model.device.type != "cpu" or sys.platform != "linux" or multiplications < WORTH_SHARING:
         return 1
     return max(1, min(processors(), training.cohort))
 
@@ -96,8 +96,8 @@ def auto_workers(model: FlatModel, training: TrainingSection) -> int:
 class Batches:
     """The mini-batches of some clients, from sample indices (steps, C, B), fetched for several steps at once."""
 
-    def __init__(self, pool: Federation, indices: Tensor, targets: Callable[[Tensor], Tensor]) -> None:
-        self.pool, self.indices, self.targets = pool, indices, targets
+    def __init__(self, pool: Federation, indices: Tensor, rows: Rows) -> None:
+        self.pool, self.indices, self.targets, self.device = pool, indices, rows.targets, rows.model.device
         self.at_once = max(1, FLOATS_AHEAD // max(1, indices[0].numel() * pool.x[0].numel()))
         self._first = 0
         self._block: list[tuple[Tensor, Tensor]] = []
@@ -106,7 +106,7 @@ class Batches:
         """Samples (active, B, …) and labels of this step, for the first ``active`` clients."""
         if not self._first <= step < self._first + len(self._block):
             self._first = step
-            x, y = self.pool.batch(self.indices[step : step + self.at_once])
+            x, y = (part.to(self.device) for part in self.pool.batch(self.indices[step : step + self.at_once]))
             self._block = list(zip(x.unbind(), self.targets(y).unbind(), strict=True))
         x, y = self._block[step - self._first]
         return (x, y) if active == x.shape[0] else (x[:active], y[:active])

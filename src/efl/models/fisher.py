@@ -31,9 +31,10 @@ def exact_fisher(
     ``labels="data"`` is the empirical Fisher, ``labels="model"`` the true one, with labels drawn from the
     model's own answers, one seed a row.
     """
+    x, y, weights = (tensor.to(rows.model.device) for tensor in (x, y, weights))
     if labels == "model":
         y = _drawn_labels(rows, x, seeds or [0] * len(x))
-    return _of_chain(rows, x, y, weights) if rows.batched else _of_rows(rows, x, y, weights)
+    return (_of_chain if rows.batched else _of_rows)(rows, x, y, weights).cpu()
 
 
 def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
@@ -82,7 +83,7 @@ def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights:
         return sample_losses(outputs, label.unsqueeze(0)).sum()
 
     per_sample = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
-    total = torch.zeros(model.n)
+    total = torch.zeros(model.n, device=model.device)
     at_once = max(1, min(32, FLOATS_AT_ONCE // model.n))
     for start in range(0, len(x), at_once):
         part = slice(start, start + at_once)
@@ -96,7 +97,7 @@ def _at_once(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights:
 
 def _one_by_one(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
     """The same by ordinary differentiation, a pass for each sample."""
-    total = torch.zeros(model.n)
+    total = torch.zeros(model.n, device=model.device)
     for sample, label, weight in zip(x, y, weights.tolist(), strict=True):
         if weight > 0:
             loss = sample_losses(module(sample.unsqueeze(0)), label.unsqueeze(0)).sum()

@@ -4,7 +4,8 @@
 ones stay in the module. Float buffers (BatchNorm statistics) are a second vector that is averaged over
 clients and never compressed or pulled; integer buffers are not exchanged.
 
-Weights of convolutions lie in it channels last, which is the order that convolutions on a CPU compute in.
+Weights of convolutions lie in it channels last, which is the order that convolutions on a CPU compute in. Vectors
+travel on the CPU; `Rows` and the module itself live on the model's ``device``.
 
 `Rows` is C copies trained side by side: algorithms work on ``W`` (C, n) and the gradient ``G`` (C, n), the
 network on views of the same memory.
@@ -61,8 +62,9 @@ class FlatModel:
     (8, ['weight', 'bias'])
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = copy.deepcopy(module)
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.module = copy.deepcopy(module).to(self.device)
         parameters = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
         if not parameters:
             raise UserError("the model has no trainable parameters")
@@ -72,8 +74,8 @@ class FlatModel:
         buffers = [(name, b) for name, b in self.module.named_buffers() if b.is_floating_point()]
         self.layout = _lay_out(parameters)
         self.buffer_layout = _lay_out(buffers)
-        self.w = flatten(p for _, p in parameters)
-        self.buffers = flatten(b for _, b in buffers).float()
+        self.w = flatten(p for _, p in parameters).cpu()
+        self.buffers = flatten(b for _, b in buffers).float().cpu()
         if not bool(torch.isfinite(self.w).all()) or not bool(torch.isfinite(self.buffers).all()):
             raise UserError("the model's initial parameters or float buffers have NaN or infinity")
         self.n = len(self.w)
@@ -113,18 +115,23 @@ class FlatModel:
 
     def outputs(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         """What the model at ``w`` answers to ``x``, in evaluation mode."""
+        w, buffers, x = (tensor.to(self.device) for tensor in (w, buffers, x))
         self.place(split(w, self.layout), split(buffers, self.buffer_layout))
         self.module.eval()
         with torch.no_grad():
             result: Tensor = self.module(x)
-        return result
+        return result.cpu()
 
     def module_at(self, w: Tensor, buffers: Tensor) -> nn.Module:
-        """An independent module with these weights, for the user to keep."""
-        self.place(split(w.clone(), self.layout), split(buffers.clone(), self.buffer_layout))
-        module = copy.deepcopy(self.module).eval()
-        self.place(split(self.w.clone(), self.layout), split(self.buffers.clone(), self.buffer_layout))
+        """An independent module with these weights, for the user to keep, on the CPU."""
+        self._hold(w, buffers)
+        module = copy.deepcopy(self.module).cpu().eval()
+        self._hold(self.w, self.buffers)
         return module
+
+    def _hold(self, w: Tensor, buffers: Tensor) -> None:
+        w, buffers = (vector.to(self.device, copy=True) for vector in (w, buffers))
+        self.place(split(w, self.layout), split(buffers, self.buffer_layout))
 
 
 def split(vector: Tensor, layout: tuple[TensorSpec, ...]) -> list[Tensor]:
@@ -152,8 +159,8 @@ class Rows:
 
     def __init__(self, model: FlatModel, w: Tensor, buffers: Tensor, count: int, *, batched: bool) -> None:
         self.model = model
-        self.W = w.expand(count, -1).clone()
-        self.buffers = buffers.expand(count, -1).clone()
+        self.W = w.to(model.device).expand(count, -1).clone()
+        self.buffers = buffers.to(model.device).expand(count, -1).clone()
         self.batched = batched and model.chain is not None
         self._parameters: dict[int, Named] = {}
         self._gradients: dict[int, Named] = {}
@@ -270,7 +277,8 @@ class Rows:
 
 def _chosen(y: Tensor, classes: int, share: float) -> Tensor:
     """−share at the label, zero elsewhere (…, classes, B): the loss's derivative by logarithms of probabilities."""
-    return torch.zeros(*y.shape[:-1], classes, y.shape[-1]).scatter_(-2, y.unsqueeze(-2), -share)
+    chosen = torch.zeros(*y.shape[:-1], classes, y.shape[-1], device=y.device)
+    return chosen.scatter_(-2, y.unsqueeze(-2), -share)
 
 
 def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:

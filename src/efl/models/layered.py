@@ -94,7 +94,7 @@ def _squares(one: _Seen, delta: Tensor, weights: Tensor) -> dict[str, Tensor]:
 
 def _summed_squares(one: _Seen, delta: Tensor, weights: Tensor) -> Tensor:
     """Of samples' gradients δ xᵀ, formed for some samples at a time."""
-    total = torch.zeros(one.layer.weight.numel())
+    total = torch.zeros(one.layer.weight.numel(), device=one.layer.weight.device)
     at_once = max(1, FLOATS_AT_ONCE // len(total))
     for part in (slice(start, start + at_once) for start in range(0, len(delta), at_once)):
         gradients = delta[part] @ _positions(one, part)

@@ -31,14 +31,23 @@ class ElasticStep:
     once ηλU > 2 in any coordinate.
     """
 
-    def __init__(self, field: ElasticField | None, eta: float, elasticity: float, kind: StepKind) -> None:
+    def __init__(
+        self,
+        field: ElasticField | None,
+        eta: float,
+        elasticity: float,
+        kind: StepKind,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.field, self.eta, self.kind = field, eta, kind
         if field is not None:
             strength = field.fisher * (eta * elasticity)  # ηλU
-            self.keep = 1 / (1 + strength) if kind == "implicit" else 1 - strength  # ρ, or 1 − ηλU
-            self.shift = strength * field.anchor * (self.keep if kind == "implicit" else 1)  # ρηλV, or ηλV
-            if field.index is not None:
-                self._sparse = field.index.numpy(), self.keep.numpy(), self.shift.numpy()
+            keep = 1 / (1 + strength) if kind == "implicit" else 1 - strength  # ρ, or 1 − ηλU
+            shift = strength * field.anchor * (keep if kind == "implicit" else 1)  # ρηλV, or ηλV
+            self.keep, self.shift = keep.to(device), shift.to(device)
+            self.index = None if field.index is None else field.index.to(device)
+            if self.index is not None and self.index.is_cpu:
+                self._arrays = self.index.numpy(), self.keep.numpy(), self.shift.numpy()
 
     def __call__(self, w: Tensor, gradient: Tensor) -> None:
         """Move the rows ``w`` in place."""
@@ -52,10 +61,12 @@ class ElasticStep:
         """The elastic part alone: let w be keep ⊙ w + shift."""
         if self.field is None:
             return
-        if self.field.index is None:
+        if self.index is None:
             torch.addcmul(self.shift, w, self.keep, out=w)
+        elif not w.is_cpu:
+            w[:, self.index] = torch.addcmul(self.shift, w[:, self.index], self.keep)
         else:
-            index, keep, shift = self._sparse
+            index, keep, shift = self._arrays
             for row in w.numpy():  # so few entries that NumPy is done before PyTorch has begun
                 pulled = row.take(index)
                 pulled *= keep
@@ -102,9 +113,9 @@ class RunningFisher:
 
     EVERY = 4
 
-    def __init__(self, shape: torch.Size, batch_size: int) -> None:
-        self.squares = torch.zeros(shape)
-        self.seen = torch.zeros(shape[0])
+    def __init__(self, like: Tensor, batch_size: int) -> None:
+        self.squares = torch.zeros_like(like)
+        self.seen = torch.zeros(len(like), device=like.device)
         self.batch_size = batch_size
 
     def add(self, active: int, gradient: Tensor) -> None:
@@ -114,4 +125,4 @@ class RunningFisher:
 
     def mean(self) -> Tensor:
         """The diagonal u (C, n)."""
-        return self.squares.mul_((self.batch_size / self.seen.clamp(min=1)).unsqueeze(1))
+        return self.squares.mul_((self.batch_size / self.seen.clamp(min=1)).unsqueeze(1)).cpu()
