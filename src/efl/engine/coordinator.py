@@ -152,10 +152,9 @@ class Coordinator:
         among, roster = self.members.present(round_), self.roster
         roster.rounds += among
         if self.clock is not None:
-            self.clock.wait(among)
-            available = self.clock.available()
-            roster.available += among & available
-            among = among & available if self.fleet.selection == "available" else among
+            available = self.clock.available(among)
+            roster.available += available
+            among = available if self.fleet.selection == "available" else among
         selection = self.fleet.select(roster.shares, self.plan.cohort, self.plan.seed, round_, among)
         if self.fleet.selection == "available":  # who is often away is asked less often: π_k must say so
             selection = replace(selection, probability=selection.probability * roster.availability()[selection.clients])

@@ -47,15 +47,13 @@ class Clock:
         """Seconds since the start of the run."""
         return float(self._now[0])
 
-    def wait(self, members: NDArray[np.bool_]) -> None:
-        """If none of the members is available, let time pass until one is."""
-        if not (self.trace.at(self.now).available & members).any():
-            next_ = self.trace.next_start(self.now, members)
-            self._now[0] = next_ if math.isfinite(next_) else self.now
-
-    def available(self) -> NDArray[np.bool_]:
-        """Who can be reached now."""
-        return self.trace.at(self.now).available
+    def available(self, members: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which members can be reached now; if none can, time passes until one can."""
+        available: NDArray[np.bool_] = self.trace.at(self.now).available & members
+        if not available.any() and math.isfinite(next_ := self.trace.next_start(self.now, members)):
+            self._now[0] = next_
+            available = self.trace.at(self.now).available & members
+        return available
 
     def allow(self, clients: NDArray[np.int64], request_bytes: Array, local_steps: int) -> Allowance:
         """How many of the E steps each of these clients has time for."""
