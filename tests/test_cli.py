@@ -107,6 +107,36 @@ def test_ablation_smoke(efl, tmp_path):
     assert "(5) E/s at the client" in (tmp_path / "abl/table.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("study", "line", "picture"),
+    [
+        ("theorem1", "PASS  quadratic, unequal inactivity: stalls where the theory says", "quadratic.png"),
+        ("theorem2", "PASS  leaving, Equation 10: shift below the bound: 20 of 20", "shifts.png"),
+        ("table1", "PASS  EFL: rounds fall with S like the formula", "rounds.png"),
+    ],
+)
+def test_theory_smoke(efl, tmp_path, study, line, picture):
+    code, out, _ = efl("paper", study, "--scale=smoke", "--out=study")
+    assert code == 0
+    assert line in out
+    assert "FAIL" not in out
+    assert (tmp_path / "study" / picture).stat().st_size > 20_000
+    results = json.loads((tmp_path / "study/results.json").read_text())
+    assert results["passed"] is True
+    assert len(results["checks"]) == out.count("PASS")
+    assert results["checks"][0]["figures"] in (tmp_path / "study/table.md").read_text()
+
+
+def test_a_failed_check_is_exit_code_1(efl, tmp_path, monkeypatch):
+    from efl.paper import theorem2
+
+    monkeypatch.setattr(theorem2, "arrival_bound", lambda **_: 1e-12)
+    code, out, _ = efl("paper", "theorem2", "--scale=smoke", "--out=study")
+    assert code == 1
+    assert "FAIL  joining, Equation 11 mended" in out
+    assert json.loads((tmp_path / "study/results.json").read_text())["passed"] is False
+
+
 def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):
     code, out, _ = efl("run", "--set=training.learning_rate=1e7", "--set=algorithm.density_up=1", "--out=a", "-q")
     assert code == 1

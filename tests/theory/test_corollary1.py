@@ -49,6 +49,14 @@ def test_the_rough_threshold_by_hand_and_its_agreement_with_the_exact_one():
     assert verdict.kept == pytest.approx(verdict.abandoned, rel=1e-3)
 
 
+def test_more_local_steps_make_it_more_patient_by_their_drift_and_less_by_their_noise():
+    drifting = [rough_threshold(THREE, local_steps=E, horizon=50) for E in (2, 4, 8)]
+    assert drifting == sorted(drifting)
+    still = Constants(smoothness=2, convexity=1, gradient=0, noise=(9, 9), divergence=(1e-6, 1e-6), shares=(0.5, 0.5))
+    noisy = [rough_threshold(still, local_steps=E, horizon=50) for E in (2, 4)]
+    assert noisy[1] == pytest.approx(noisy[0] / 2, rel=1e-3)
+
+
 def test_where_clients_are_alike_absence_does_no_harm():
     alike = Constants(smoothness=2, convexity=1, gradient=3, noise=(1, 1), divergence=(0, 0), shares=(0.5, 0.5))
     assert rough_threshold(alike, local_steps=2, horizon=50) == float("inf")

@@ -6,7 +6,7 @@ stays as long as clients take part unequally: H_τ counts the rounds in which th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,7 +96,7 @@ class Theorem1:
     def learning_rate(self, round_: int) -> float:
         """η_τ."""
         return learning_rate(
-            round_, self.local_steps, self.constants.convexity, self.gamma, self._law(round_).total_work
+            round_, self.local_steps, self.constants.convexity, self.gamma, self.law(round_).total_work
         )
 
     def C(self, round_: int) -> float:
@@ -116,19 +116,27 @@ class Theorem1:
         time = np.arange(rounds + 1) * self.local_steps + self.gamma
         return np.asarray(self._C(rounds) / time**2 + self._H(rounds) * self.J / time)
 
-    @property
+    @cached_property
     def _laws(self) -> list[Participation]:
         """The laws without repetition; a run of many rounds has few."""
         return list(dict.fromkeys(self.fleet))
 
-    def _law(self, round_: int) -> Participation:
+    def law(self, round_: int) -> Participation:
+        """The law of a round."""
         return self.fleet[min(round_, len(self.fleet) - 1)]
 
     def _C(self, rounds: int) -> Array:
         variance = {law: expected_B(self.constants, law, self.cap) / law.total_work**2 for law in self._laws}
-        added = np.array([0.0, *(variance[self._law(t)] for t in range(rounds))])
         scale = (16 * self.local_steps / self.constants.convexity) ** 2
-        return np.maximum(self.gamma**2 * self.distance, scale * added.cumsum())
+        return np.maximum(self.gamma**2 * self.distance, scale * self._sum(variance, rounds))
 
     def _H(self, rounds: int) -> Array:
-        return np.array([0.0, *(not self._law(t).is_unbiased for t in range(rounds))]).cumsum()
+        return self._sum({law: float(not law.is_unbiased) for law in self._laws}, rounds)
+
+    def _sum(self, of_law: Mapping[Participation, float], rounds: int) -> Array:
+        """Σ_{t<τ} of what each round's law is worth, for τ = 0 … ``rounds``."""
+        values = np.full(rounds + 1, of_law[self.fleet[-1]])
+        values[0] = 0
+        listed = [of_law[law] for law in self.fleet[:rounds]]
+        values[1 : len(listed) + 1] = listed
+        return values.cumsum()
