@@ -53,6 +53,7 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "log_base": coordinator.log.base,
         "log_lengths": [len(blob) for blob in coordinator.log.blobs],
         "data": host.workshop.federation.fingerprint,
+        "trace": coordinator.clock.trace.fingerprint if coordinator.clock else None,
         "bytes": coordinator.ledger.total,
     }
     _write(directory / f"round-{rounds:06d}.safetensors", tensors, notes)
@@ -122,6 +123,8 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
     coordinator.roster.restore(_below("roster.", tensors))
     _put_back(coordinator.members.arrays(), _below("members.", tensors))
     if coordinator.clock is not None:
+        if notes["trace"] != coordinator.clock.trace.fingerprint:
+            raise UserError(f"{path} is of a run with another trace; put back the one it was started with")
         _put_back(coordinator.clock.arrays(), _below("clock.", tensors))
     log, ends = tensors["log"].numpy().tobytes(), np.cumsum([0, *notes["log_lengths"]]).tolist()
     blobs = tuple(log[start:end] for start, end in pairwise(ends))

@@ -15,7 +15,7 @@ from efl.fleet.calendar import Calendar, Event
 from efl.fleet.clock import Clock
 from efl.fleet.membership import Membership
 from efl.fleet.selection import SELECTIONS, Selection
-from efl.fleet.traces import find_trace, read_trace
+from efl.fleet.traces import EXAMPLES, find_trace, read_trace
 from efl.rng import Purpose, stream
 from efl.validation import Positive, Probability, Settings
 
@@ -77,8 +77,9 @@ class Fleet(Settings):
             key = "deadline" if self.deadline is not None else "selection"
             raise UserError(f"{key}: needs a trace, which says who is available and how fast")
         if self.trace is not None:
-            path = find_trace(self.trace)  # a run goes on from whatever folder it is resumed in
-            object.__setattr__(self, "trace", self.trace if path.stem == self.trace else str(path))
+            path = find_trace(self.trace)
+            if path.parent != EXAMPLES:  # a run goes on from whatever folder it is resumed in
+                object.__setattr__(self, "trace", str(path))
         rounds = [since for since, _ in self._inactivity_by_round()]
         if rounds != sorted(set(rounds)) or rounds[:1] not in ([], [0]):
             raise UserError("inactive: [[round, y], …] should begin at round 0 and go on in order")

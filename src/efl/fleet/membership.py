@@ -98,7 +98,10 @@ class Membership:
             self.requests[client] += 1
             self.silence[client] += (silent - self.silence[client]) / min(self.requests[client], MEMORY)
             self.streak[client] = 0 if silent else self.streak[client] + 1
-            changes += self._returned(client) if self.abandoned[client] != PRESENT else self._judged(client, round_ + 1)
+            if self.abandoned[client] != PRESENT:
+                changes += self._returned(client)
+            elif silent:  # an answer speaks against nobody
+                changes += self._judged(client, round_ + 1)
         if changes:
             self.restarted[0] = round_ + 1
         return changes

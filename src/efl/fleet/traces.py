@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from efl.errors import UserError
 from efl.fleet.intervals import Interval, read_intervals
+from efl.storage import checksum
 
 Array = NDArray[np.float64]
 EXAMPLES = Path(__file__).parent / "examples"
@@ -55,6 +56,20 @@ class Trace:
         self._keys = self.owner * self._span + self.start
         self._first = np.arange(clients) * self._span
         self._last = np.searchsorted(self.owner, np.arange(clients), side="right") - 1
+
+    @property
+    def fingerprint(self) -> int:
+        """A checksum of all intervals and the period."""
+        columns = (
+            self.owner,
+            self.start,
+            self.stop,
+            self.steps_per_second,
+            self.down,
+            self.up,
+            np.array([self.period]),
+        )
+        return reduce(lambda so_far, column: checksum(column, so_far), columns, 0)
 
     def at(self, time: float, clients: NDArray[np.int64] | None = None) -> Presence:
         """Who is available at this time, and how; of all clients, or of these."""
