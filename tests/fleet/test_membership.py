@@ -62,10 +62,10 @@ def test_what_does_not_fit_the_clients_is_named(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"arrivals": [[0, 1]]}, "arrivals"),
+        ({"arrivals": [[0, 1]]}, "arrivals: write .* rounds from 1 on"),
         ({"arrivals": [[5]]}, "arrivals"),
         ({"departures": [[5, 0]]}, "departures"),
-        ({"abandon": True}, "abandon: say when"),
+        ({"abandon": True}, "abandon: write false, the inactivity above"),
         ({"abandon": 1.5}, "abandon"),
         ({"abandon": {"smoothness": 1}}, "abandon"),
         ({"on_departure": "forget"}, "on_departure"),

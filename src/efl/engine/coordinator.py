@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, S
 from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.schedule import Schedule
 from efl.algorithms.parts.weights import by_samples
+from efl.engine.attendance import asked
 from efl.engine.hand import coding_context, decoded_parts, layout_of
 from efl.engine.roster import Roster
 from efl.engine.transport import Exchange, Transport
@@ -116,7 +117,7 @@ class Coordinator:
         changes = self.members.begin(round_)
         self.roster.objective = self.members.objective(round_)
         settings = self.settings(round_)
-        selection = self._select(round_)
+        selection = asked(self.fleet, self.members, self.clock, self.roster, self.plan.cohort, self.plan.seed, round_)
         requests = self._requests(selection, settings)
         exchange = self.transport.exchange(round_, requests)
         replies, refused = self._read(exchange, requests, settings)
@@ -144,21 +145,9 @@ class Coordinator:
     def settings(self, round_: int) -> RoundSettings:
         """What clients are told about this round."""
         plan = self.plan
-        eta = plan.schedule(plan.learning_rate, round_ - (int(self.members.restarted[0]) if plan.restart else 0))
+        started = int(self.members.restarted[0]) if plan.restart else 0
+        eta = plan.schedule(plan.learning_rate, max(0, round_ - started))
         return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, self.plain.layout)
-
-    def _select(self, round_: int) -> Selection:
-        """The cohort, drawn from those who are there; and abandoned clients whose turn it is to show they are back."""
-        among, roster = self.members.present(round_), self.roster
-        roster.rounds += among
-        if self.clock is not None:
-            available = self.clock.available(among)
-            roster.available += available
-            among = available if self.fleet.selection == "available" else among
-        selection = self.fleet.select(roster.shares, self.plan.cohort, self.plan.seed, round_, among)
-        if self.fleet.selection == "available":  # who is often away is asked less often: π_k must say so
-            selection = replace(selection, probability=selection.probability * roster.availability()[selection.clients])
-        return selection.joined_by(self.members.asked_again(round_))
 
     def _requests(self, selection: Selection, settings: RoundSettings) -> dict[int, bytes]:
         shared = self._shared_parts(settings)
@@ -237,13 +226,13 @@ class Coordinator:
 
     def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:
         shares, rates = self.roster.shares, self.roster.answer_rates()
-        asked = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
+        chance = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
         return [
             Contribution(
                 client=client,
                 size=int(self.roster.sizes[client]),
                 share=float(shares[client]),
-                asked=asked[client],
+                asked=chance[client],
                 answers=float(rates[client]),
                 steps_done=reply.steps,
                 parts=reply.parts,

@@ -22,6 +22,15 @@ from efl.validation import Positive, Probability, Settings
 PerClient = Probability | Annotated[tuple[Probability, ...], Field(min_length=1)]
 Inactivity = PerClient | Annotated[tuple[tuple[Annotated[int, Field(ge=0)], PerClient], ...], Field(min_length=1)]
 
+# Of a choice between types, the first complaint says little; these say what can be written.
+EVENTS = "write [[round, who], …] or [[first, last, who], …], rounds from 1 on, who a number or a list of clients"
+HINTS = {
+    "arrivals": f"arrivals: {EVENTS}",
+    "departures": f"departures: {EVENTS}",
+    "abandon": "abandon: write false, the inactivity above which clients go, such as 0.5, or a table of Corollary 1's "
+    "constants: smoothness, convexity, gradient, noise, divergence",
+}
+
 
 @dataclass(frozen=True)
 class Fleet(Settings):
@@ -70,8 +79,11 @@ class Fleet(Settings):
 
     def __post_init__(self) -> None:
         if self.abandon is True:
-            raise UserError("abandon: say when: above an inactivity such as 0.5, or by Corollary 1, with its constants")
-        super().__post_init__()
+            raise UserError(HINTS["abandon"])
+        try:
+            super().__post_init__()
+        except UserError as error:
+            raise UserError(HINTS.get(str(error).partition(":")[0], str(error))) from None
         steps_distribution(self.straggler_steps)
         if self.trace is None and (self.selection == "available" or self.deadline is not None):
             key = "deadline" if self.deadline is not None else "selection"
