@@ -48,7 +48,9 @@ class TrainingSection(Section):
     local_steps: Count = 20
     batch_size: Count = 20
     learning_rate: Positive = 0.1
+    schedule: str = "decay"
     decay: NonNegative = 50.0
+    restart: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Literal["auto"] | Count = "auto"
     evaluate_own_every: Literal["auto", "never"] | Count = "auto"

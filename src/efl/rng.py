@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     FISHER = 7
     OWN_MODEL = 8
     LAYERS = 9
+    MEMBERSHIP = 10
 
 
 def stream(seed: int, purpose: Purpose, round_: int = 0, client: int = 0) -> np.random.Generator:

@@ -165,3 +165,21 @@ def test_mnist_sized_data_for_up_to_1000_clients():
     parts, train, test = deal(labels, 500, "dirichlet:0.05")
     check_every_sample_used_once(parts, labels)
     assert all(len(a) and len(b) for a, b in zip(train, test, strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(classes=st.integers(2, 12), per_group=st.integers(1, 5), clients=st.integers(12, 60), seed=st.integers(0, 99))
+def test_groups_give_neighbours_the_same_classes_and_nobody_else(classes, per_group, clients, seed):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), 2 * clients + 5))
+    parts, train, test = deal(labels, clients, f"groups:{per_group}", seed)
+    check_every_sample_used_once(parts, labels)
+    check_same_classes(train, test, labels)
+    held = [tuple(sorted(set(labels[part].tolist()))) for part in parts]
+    assert held == sorted(held)
+    assert set(held) == {tuple(range(a, min(a + per_group, classes))) for a in range(0, classes, per_group)}
+
+
+@pytest.mark.parametrize(("partition", "message"), [("groups:0", "groups:M"), ("groups:1", "5 groups of classes")])
+def test_groups_that_cannot_be(partition, message):
+    with pytest.raises(UserError, match=message):
+        deal(np.arange(100) % 5, 4, partition)

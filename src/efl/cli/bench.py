@@ -90,3 +90,17 @@ def fuzz(
     from efl.bench.fuzz import fuzz as try_messages
 
     say(str(try_messages(messages, seed)))
+
+
+@app.command()
+def planning(
+    clients: Annotated[int, typer.Option(min=100, help="The largest fleet.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=4)] = 50,
+) -> None:
+    """Time and memory of planning a round, with traces, from 100 clients on."""
+    from efl.bench.planning import measure
+
+    count = 100
+    while count <= clients:
+        say(str(measure(count, rounds)))
+        count *= 10

@@ -52,7 +52,7 @@ def prepare(
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A data set, such as digits or synthetic:1,1.")],
-    partition: Annotated[str, typer.Option(help="iid, classes:M, dirichlet:A or natural.")] = "auto",
+    partition: Annotated[str, typer.Option(help="iid, classes:M, groups:M, dirichlet:A or natural.")] = "auto",
     clients: Annotated[int, typer.Option(min=1)] = 50,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="The picture; default: NAME-PARTITION.png here.")] = None,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
@@ -28,7 +29,7 @@ from efl.errors import UserError, first_line
 from efl.storage import read_tensors, write_atomically
 from efl.wire import BroadcastLog, Ledger
 
-FORMAT = 3
+FORMAT = 4
 
 
 def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host: ClientHost) -> None:
@@ -43,6 +44,8 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         **_prefixed("server.tensors.", coordinator.server.tensors),
         **_prefixed("roster.", coordinator.roster.tensors()),
         **_prefixed("store.", host.store.tensors()),
+        **_prefixed("members.", _copies(coordinator.members.arrays())),
+        **_prefixed("clock.", _copies(coordinator.clock.arrays()) if coordinator.clock else {}),
     }
     notes = {
         "rounds": rounds,
@@ -50,6 +53,7 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "log_base": coordinator.log.base,
         "log_lengths": [len(blob) for blob in coordinator.log.blobs],
         "data": host.workshop.federation.fingerprint,
+        "trace": coordinator.clock.trace.fingerprint if coordinator.clock else None,
         "bytes": coordinator.ledger.total,
     }
     _write(directory / f"round-{rounds:06d}.safetensors", tensors, notes)
@@ -117,6 +121,11 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
     coordinator.server = ServerState(tensors["server.w"], _below("server.tensors.", tensors))
     coordinator.buffers = tensors["buffers"]
     coordinator.roster.restore(_below("roster.", tensors))
+    _put_back(coordinator.members.arrays(), _below("members.", tensors))
+    if coordinator.clock is not None:
+        if notes["trace"] != coordinator.clock.trace.fingerprint:
+            raise UserError(f"{path} is of a run with another trace; put back the one it was started with")
+        _put_back(coordinator.clock.arrays(), _below("clock.", tensors))
     log, ends = tensors["log"].numpy().tobytes(), np.cumsum([0, *notes["log_lengths"]]).tolist()
     blobs = tuple(log[start:end] for start, end in pairwise(ends))
     coordinator.log = BroadcastLog(notes["log_base"], blobs)
@@ -141,6 +150,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if notes["sha256"] != _digest(tensors):
         raise ValueError("checksum does not match")
     return notes, tensors
+
+
+def _copies(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+
+
+def _put_back(arrays: Mapping[str, NDArray[Any]], tensors: Mapping[str, Tensor]) -> None:
+    for name, array in arrays.items():
+        array[:] = tensors[name].numpy()
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

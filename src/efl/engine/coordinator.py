@@ -17,14 +17,14 @@ from torch import Tensor
 
 from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, ServerState
 from efl.algorithms.parts.averaging import averaged_model
-from efl.algorithms.parts.schedule import decaying
+from efl.algorithms.parts.schedule import Schedule
 from efl.algorithms.parts.weights import by_samples
+from efl.engine.attendance import asked
 from efl.engine.hand import coding_context, decoded_parts, layout_of
 from efl.engine.roster import Roster
 from efl.engine.transport import Exchange, Transport
 from efl.errors import DivergedError, WireError
-from efl.fleet import Fleet
-from efl.fleet.selection import Selection
+from efl.fleet import Change, Clock, Fleet, Membership, Selection
 from efl.models import FlatModel
 from efl.storage import checksum
 from efl.wire import (
@@ -48,19 +48,23 @@ RUNAWAY_LOSS = 1e4
 
 @dataclass(frozen=True)
 class Plan:
-    """What training asks of a round: cohort size, E, B, η and its decay, and the seed."""
+    """What training asks of a round: cohort size, E, B, η, its schedule, whether that restarts, and the seed."""
 
     cohort: int
     local_steps: int
     batch_size: int
     learning_rate: float
-    decay: float
+    schedule: Schedule
+    restart: bool
     seed: int
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What happened in a round: by client the steps done, whose work was counted, who was refused, loss, bytes."""
+    """What happened in a round: by client the steps done, whose work was counted, who was refused, loss, bytes.
+
+    Also who came and went, and where rounds take simulated time, the time at its end.
+    """
 
     round: int
     eta: float
@@ -69,6 +73,8 @@ class RoundRecord:
     refused: Mapping[int, str]
     train_loss: float
     bytes: Mapping[str, Mapping[str, int]]
+    changes: list[Change]
+    time: float | None
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,8 @@ class Coordinator:
     plan: Plan
     roster: Roster
     transport: Transport
+    members: Membership
+    clock: Clock | None = None
     server: ServerState = field(init=False)
     buffers: Tensor = field(init=False)
     log: BroadcastLog = field(default_factory=BroadcastLog)
@@ -106,32 +114,39 @@ class Coordinator:
     def play(self, round_: int) -> RoundRecord:
         """One round, from asking to the new model. Nobody answering is a normal round."""
         self.ledger.start_round()
+        changes = self.members.begin(round_)
+        self.roster.objective = self.members.objective(round_)
         settings = self.settings(round_)
-        selection = self.fleet.select(self.roster.shares, self.plan.cohort, self.plan.seed, round_)
+        selection = asked(self.fleet, self.members, self.clock, self.roster, self.plan.cohort, self.plan.seed, round_)
         requests = self._requests(selection, settings)
         exchange = self.transport.exchange(round_, requests)
         replies, refused = self._read(exchange, requests, settings)
-        contributions = self._contributions(selection, replies)
+        changes += self.members.end(round_, selection.clients, replies)
+        counted = {client: reply for client, reply in replies.items() if self.roster.objective[client]}
+        contributions = self._contributions(selection, counted)
         self._note_answers(selection, replies, settings)
         self.server, step = self.algorithm.aggregate(self.server, contributions, settings)
         if step is not None:
             self._apply(step)
-        self._average_buffers(replies)
-        loss = self._train_loss(replies, round_)
+        self._average_buffers(counted)
+        loss = self._train_loss(counted, round_)
         return RoundRecord(
             round_,
             settings.eta,
             exchange.steps,
-            list(replies),
+            list(counted),
             refused,
             loss,
             {direction: dict(kinds) for direction, kinds in self.ledger.round.items()},
+            changes,
+            None if self.clock is None else self.clock.now,
         )
 
     def settings(self, round_: int) -> RoundSettings:
         """What clients are told about this round."""
         plan = self.plan
-        eta = decaying(plan.learning_rate, plan.decay, round_)
+        started = int(self.members.restarted[0]) if plan.restart else 0
+        eta = plan.schedule(plan.learning_rate, max(0, round_ - started))
         return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, self.plain.layout)
 
     def _requests(self, selection: Selection, settings: RoundSettings) -> dict[int, bytes]:
@@ -211,13 +226,13 @@ class Coordinator:
 
     def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:
         shares, rates = self.roster.shares, self.roster.answer_rates()
-        asked = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
+        chance = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
         return [
             Contribution(
                 client=client,
                 size=int(self.roster.sizes[client]),
                 share=float(shares[client]),
-                asked=asked[client],
+                asked=chance[client],
                 answers=float(rates[client]),
                 steps_done=reply.steps,
                 parts=reply.parts,
@@ -232,7 +247,8 @@ class Coordinator:
         self.roster.answered[answered] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
         np.minimum(self.roster.answered, self.roster.asked, out=self.roster.answered)
         self.roster.version[answered] = self.log.version
-        self.roster.accepted[answered] = settings.round
+        used = answered[self.roster.objective[answered]]
+        self.roster.accepted[used] = settings.round
 
     def _apply(self, step: Payload) -> None:
         """Change the model by what the bytes of ``step`` say, and keep the bytes for those who will ask."""

@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -128,6 +129,12 @@ class Run:
         vector = setup.algorithm.model(coordinator.server)
         accuracies = global_accuracies(self.host, vector, coordinator.buffers)
         scores: Record = {"accuracy": float(accuracies.mean()), "worst_decile": worst_decile(accuracies)}
+        members = coordinator.members
+        if not members.fixed:
+            scores["member_accuracy"] = float(accuracies[members.objective(round_)].mean())
+            arrived = np.unique(members.calendar.arrives[members.calendar.arrives <= round_]).tolist()
+            groups = {since: accuracies[members.calendar.arrives == since].mean() for since in arrived}
+            scores["accuracy_by_arrival"] = {str(since): float(mean) for since, mean in groups.items()}
         if self._looks_at_own_models(round_ + 1):
             scores |= self._evaluate_own(coordinator.settings(round_))
         return scores
@@ -178,6 +185,8 @@ class Run:
             "diverged_reason": self.diverged,
             "rounds_to_target": self._rounds_to_target(),
             "bytes_to_target": ledger.up + ledger.down if self._rounds_to_target() else None,
+            "simulated_seconds": history[-1].get("simulated_seconds") if history else None,
+            "seconds_to_target": history[-1].get("simulated_seconds") if self._rounds_to_target() else None,
             "model_sha256": model_sha256(vector, self.coordinator.buffers),
         }
 
@@ -214,9 +223,12 @@ def _as_record(played: RoundRecord, local_steps: int) -> Record:
         "bytes_up": sum(played.bytes["up"].values()),
         "bytes_down": sum(played.bytes["down"].values()),
         "bytes": {direction: dict(kinds) for direction, kinds in played.bytes.items()},
+        **({} if played.time is None else {"simulated_seconds": played.time}),
         "clients": {str(client): done for client, done in sorted(steps.items())},
         "counted": sorted(played.counted),
     }
+    if played.changes:
+        record["membership"] = [asdict(change) for change in played.changes]
     return record | ({"refused": dict(played.refused)} if played.refused else {})
 
 

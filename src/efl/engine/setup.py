@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from efl.algorithms import ALGORITHMS, Algorithm, create
+from efl.algorithms.parts.schedule import schedule
 from efl.config import CUSTOM, Experiment
 from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator, Plan
@@ -49,12 +50,15 @@ class Setup:
             training.local_steps,
             training.batch_size,
             training.learning_rate,
-            training.decay,
+            schedule(training.schedule, training.decay, training.local_steps),
+            training.restart,
             training.seed,
         )
-        transport = LocalTransport(host, self.fleet, training.seed, training.local_steps)
         roster = Roster.of(self.federation.sizes)
-        return Coordinator(self.algorithm, self.model, self.fleet, plan, roster, transport), host
+        members = self.fleet.membership(roster.shares, training.seed, training.local_steps, training.rounds)
+        clock = self.fleet.clock(len(self.federation), first_upload=4 * self.model.n)
+        transport = LocalTransport(host, self.fleet, training.seed, training.local_steps, clock)
+        return Coordinator(self.algorithm, self.model, self.fleet, plan, roster, transport, members, clock), host
 
     def follow(self) -> None:
         """Be another rank than the one that leads the run, until it is over."""
@@ -87,14 +91,15 @@ def prepare(
     """Build what ``experiment`` names, taking the user's own objects where given."""
     algorithm = algorithm or create(experiment.algorithm_name, experiment.algorithm_settings)
     if fleet is None:
-        if experiment.fleet.get("straggler_steps") == CUSTOM:
-            raise UserError("this run has a distribution of steps of your own; pass it: efl.resume(DIR, fleet=…)")
+        if CUSTOM in (experiment.fleet.get("straggler_steps"), experiment.fleet.get("inactive")):
+            raise UserError("this run has a fleet with functions of your own; pass it: efl.resume(DIR, fleet=…)")
         made = make(Fleet, experiment.fleet, "fleet")
         assert isinstance(made, Fleet)
         fleet = made
     spelt_out = {"name": _name(experiment, algorithm), **_settings(algorithm)}
     experiment = experiment.model_copy(update={"algorithm": spelt_out, "fleet": _settings(fleet)})
     section, seed = experiment.federation, experiment.training.seed
+    schedule(experiment.training.schedule, experiment.training.decay, experiment.training.local_steps)
     if federation is None:
         if section.dataset == CUSTOM:
             raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
@@ -114,7 +119,7 @@ def prepare(
         )
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
-    fleet.check(len(federation))
+    fleet.check(len(federation), seed)
     if module is None:
         name = _network_name(experiment, federation)
         task = Task(federation.input_shape, federation.classes, federation.vocabulary)
@@ -192,5 +197,11 @@ def _name(experiment: Experiment, algorithm: Algorithm) -> str:
 def _settings(value: object) -> Mapping[str, Any]:
     """The fields of a settings object as they stand in a file; a function of the user's own is `custom`."""
     fields = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
-    plain = {key: list(item) if isinstance(item, tuple) else item for key, item in fields.items()}
-    return {key: CUSTOM if callable(item) else item for key, item in plain.items()}
+    return {key: CUSTOM if callable(item) else _listed(item) for key, item in fields.items() if item is not None}
+
+
+def _listed(item: Any) -> Any:
+    """With lists for tuples at every depth, as a file has them."""
+    if isinstance(item, Mapping):
+        return {key: _listed(value) for key, value in item.items()}
+    return [_listed(value) for value in item] if isinstance(item, tuple) else item

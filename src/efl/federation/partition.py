@@ -1,6 +1,6 @@
 """Dealing samples out to clients, and every client's samples into training and test data.
 
-``iid``, ``classes:M`` and ``dirichlet:A`` are worked out on a table of counts (clients × classes)
+``iid``, ``classes:M``, ``groups:M`` and ``dirichlet:A`` are worked out on a table of counts (clients × classes)
 first. There it is easy to see that every sample is used, that no client is empty, and that no
 client holds a class only once (it could not be both trained on and tested then). Only after that
 are samples dealt, at random, as the table says.
@@ -14,7 +14,7 @@ from efl.errors import UserError
 Indices = NDArray[np.int64]
 Counts = NDArray[np.int64]
 
-KINDS = "iid, classes:M, dirichlet:A, natural"
+KINDS = "iid, classes:M, groups:M, dirichlet:A, natural"
 
 
 def partition_samples(
@@ -35,6 +35,8 @@ def partition_samples(
         counts = _iid_counts(labels, clients, rng)
     elif kind == "classes":
         counts = _class_counts(class_sizes, clients, _whole_number(partition, argument), rng)
+    elif kind == "groups":
+        counts = _group_counts(class_sizes, clients, _whole_number(partition, argument), rng)
     elif kind == "dirichlet":
         counts = _dirichlet_counts(class_sizes, clients, _positive_number(partition, argument), rng)
     else:
@@ -72,7 +74,7 @@ def _whole_number(partition: str, argument: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise UserError(f"partition {partition!r}: write classes:M with a whole number M ≥ 1")
+        raise UserError(f"partition {partition!r}: write {partition.partition(':')[0]}:M with a whole number M ≥ 1")
     return value
 
 
@@ -128,6 +130,26 @@ def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.ra
     for label in present.tolist():
         who = rng.permutation(np.flatnonzero(member[:, label]))
         counts[who, label] = [len(part) for part in np.array_split(np.arange(class_sizes[label]), len(who))]
+    return counts
+
+
+def _group_counts(class_sizes: Counts, clients: int, per_group: int, rng: np.random.Generator) -> Counts:
+    """The classes in groups of ``per_group``, by number; clients with numbers next to each other share a group.
+
+    So clients with the highest numbers, who are the last to arrive in a fleet with arrivals, hold classes of their own.
+    """
+    present = np.flatnonzero(class_sizes)
+    groups = [present[start : start + per_group] for start in range(0, len(present), per_group)]
+    if clients < len(groups):
+        raise UserError(f"groups:{per_group} makes {len(groups)} groups of classes; {clients} clients are too few")
+    holders = _holders(np.array([class_sizes[group].sum() for group in groups]), clients, 1, rng)
+    counts = np.zeros((clients, len(class_sizes)), dtype=np.int64)
+    for group, last, many in zip(groups, np.cumsum(holders).tolist(), holders.tolist(), strict=True):
+        if class_sizes[group].min() < 2 * many:
+            raise UserError(f"the samples are too few for {clients} clients: each needs 2 of each class of its group")
+        for label in group.tolist():
+            parts = np.array_split(np.arange(class_sizes[label]), many)
+            counts[last - many : last, label] = rng.permutation([len(part) for part in parts])
     return counts
 
 

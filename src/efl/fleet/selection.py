@@ -13,6 +13,15 @@ class Selection:
     clients: NDArray[np.int64]
     probability: NDArray[np.float64]
 
+    def joined_by(self, others: NDArray[np.int64]) -> "Selection":
+        """With some clients more, who are asked for certain."""
+        if not len(others):
+            return self
+        clients = np.concatenate([self.clients, others])
+        order = np.argsort(clients)
+        probability = np.concatenate([self.probability, np.ones(len(others))])
+        return Selection(clients[order], probability[order])
+
 
 def uniform(shares: NDArray[np.float64], cohort: int, rng: np.random.Generator) -> Selection:
     """Everyone with the same probability, without replacement."""
@@ -52,4 +61,4 @@ def inclusion_probabilities(shares: NDArray[np.float64], cohort: int) -> NDArray
         certain |= over
 
 
-SELECTIONS = {"uniform": uniform, "share": by_share}
+SELECTIONS = {"uniform": uniform, "share": by_share, "available": uniform}  # the last, among those who are

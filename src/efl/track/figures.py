@@ -79,10 +79,16 @@ def byte_stacks(history: Sequence[Record]) -> list[Stack]:
 
 
 def curve_panels(groups: Mapping[str, Sequence[Sequence[Record]]]) -> list[Panel]:
-    """Accuracy and loss over rounds and over bytes; ``groups`` has the histories of every label's seeds."""
+    """Accuracy and loss over rounds, over bytes, and over simulated time where rounds take some.
+
+    ``groups`` has the histories of every label's seeds.
+    """
+    axes = [("rounds", "round"), ("bytes", "bytes, up and down, MB")]
+    if any("simulated_seconds" in run[-1] for histories in groups.values() for run in histories if run):
+        axes.append(("simulated time", "hours"))
     panels: list[Panel] = []
     for key, y_label in (("accuracy", "mean accuracy"), ("train_loss", "training loss")):
-        for over, x_label in (("rounds", "round"), ("bytes", "bytes, up and down, MB")):
+        for over, x_label in axes:
             series: list[Series] = []
             for i, (name, histories) in enumerate(groups.items()):
                 colour = COLOURS[i % len(COLOURS)]
@@ -123,6 +129,7 @@ def _curve(history: Sequence[Record], key: str, over: str) -> dict[int, tuple[fl
     for record in history:
         total += record["bytes_up"] + record["bytes_down"]
         if record.get(key) is not None:
-            x = record["round"] + 1 if over == "rounds" else total / 1e6
+            simulated = record.get("simulated_seconds", 0.0) / 3600
+            x = {"rounds": record["round"] + 1, "bytes": total / 1e6, "simulated time": simulated}[over]
             points[record["round"]] = (x, record[key])
     return points

@@ -14,7 +14,7 @@ from rich.text import Text
 from efl.engine.files import Record
 from efl.engine.run import Observer
 from efl.engine.setup import Setup
-from efl.track.text import bytes_text, number, percent
+from efl.track.text import bytes_text, change_lines, duration, number, percent
 
 
 class Display(Observer, Protocol):
@@ -61,6 +61,10 @@ class _Totals:
     def bytes(self) -> str:
         return f"↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
 
+    def time(self) -> str:
+        """The simulated time, where rounds take some."""
+        return f"  simulated {duration(self.last['simulated_seconds'])}" if "simulated_seconds" in self.last else ""
+
     def shares(self) -> str:
         """What the bytes were for, the most first."""
         total = max(1, self.kinds.total())
@@ -90,11 +94,15 @@ class LiveProgress:
         self._show()
 
     def _show(self) -> None:
-        self.live.update(Group(self.bar, Text(self.totals.state()), Text(self.totals.shares(), style="dim")))
+        self.live.update(
+            Group(self.bar, Text(self.totals.state()), Text(self.totals.shares() + self.totals.time(), style="dim"))
+        )
 
     def round(self, record: Record) -> None:
         """One further."""
         self.totals.add(record)
+        for line in change_lines(record):
+            self.live.console.print(line, highlight=False, soft_wrap=True)
         self.bar.update(self.task, advance=1, bytes=self.totals.bytes())
         self._show()
 
@@ -124,9 +132,11 @@ class PlainProgress:
     def round(self, record: Record) -> None:
         """Tell the evaluated rounds."""
         self.totals.add(record)
+        for line in change_lines(record):
+            self.console.print(line, highlight=False, soft_wrap=True)
         if "accuracy" in record:
             line = f"round {record['round'] + 1:>4}/{self.rounds}  {self.totals.state()}  {self.totals.bytes()}"
-            self.console.print(line, highlight=False, soft_wrap=True)
+            self.console.print(line + self.totals.time(), highlight=False, soft_wrap=True)
 
     def end(self, summary: Record) -> None:
         """The table that follows says the rest."""

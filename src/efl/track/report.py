@@ -26,7 +26,7 @@ from efl.track.figures import (
 )
 from efl.track.plots import SILENT, draw_panels, draw_participation, draw_stacks
 from efl.track.tables import comparison_rows, summary_rows
-from efl.track.text import percent
+from efl.track.text import change_lines, percent
 
 CAPTION = (
     "A cell is a client asked in a round; its colour is the share of the local steps it did. Red: it did not answer. "
@@ -68,6 +68,8 @@ def write_report(directory: RunDirectory) -> Path:
         parts += [_lead(summary), _table(None, [list(row) for row in summary_rows(summary)])]
     parts += ["<h2>Curves</h2>", _figure(_plotly_panels(panels), "curves")]
     parts += ["<h2>Where the bytes went</h2>", _figure(_plotly_stacks(stacks), "bytes")]
+    if came_and_went := [html.escape(line) for record in history for line in change_lines(record)]:
+        parts += ["<h2>Who came and went</h2>", f"<p>{'<br>'.join(came_and_went)}</p>"]
     parts += ["<h2>Who took part when</h2>", f"<p>{CAPTION}</p>", _figure(_plotly_participation(who), "participation")]
     parts += [f"<details><summary>The experiment</summary><pre>{html.escape(experiment.to_toml())}</pre></details>"]
     return _write_page(directory.path / "report.html", title, parts)

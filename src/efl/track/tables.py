@@ -1,12 +1,12 @@
 """Tables: one run's summary, and several runs side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
 from rich.table import Table
 
-from efl.track.text import bytes_text, number, outcome, percent
+from efl.track.text import bytes_text, duration, number, outcome, percent
 
 Summary = Mapping[str, Any]
 
@@ -21,6 +21,9 @@ def summary_table(summary: Summary) -> Table:
 
 def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     """The same as pairs of text."""
+    simulated = summary.get("simulated_seconds")
+    to_target = summary.get("seconds_to_target")
+    reached = f", {duration(to_target)} to the target" if to_target is not None else ""
     return [
         ("algorithm", f"{summary['algorithm']} on {summary['dataset']}, seed {summary['seed']}"),
         ("ended", outcome(summary)),
@@ -31,6 +34,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("training loss", number(summary["train_loss"])),
         ("bytes up / down", f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}"),
         ("time", f"{summary['seconds']:.1f} s, {summary['samples_per_second']:,.0f} samples/s"),
+        *([("simulated time", duration(simulated) + reached)] if simulated is not None else []),
         ("model", f"{summary['parameters']:,} parameters, sha256 {summary['model_sha256'][:12]}"),
     ]
 
@@ -52,6 +56,8 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
     targeted = any(run.get("bytes_to_target") for runs in groups.values() for run in runs)
     header = ["algorithm", "global %", "own %", "final %", "worst %", "up", "down", "s"]
     header += ["bytes to target"] if targeted else []
+    timed = any(run.get("seconds_to_target") is not None for runs in groups.values() for run in runs)
+    header += ["time to target"] if timed else []
     accuracies = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy")
     rows = [
         [
@@ -59,17 +65,18 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
             *(_spread([run[key] for run in runs]) for key in accuracies),
             *(bytes_text(mean(run[key] for run in runs)) for key in ("bytes_up", "bytes_down")),
             f"{mean(run['seconds'] for run in runs):.0f}",
-            *([_to_target(runs)] if targeted else []),
+            *([_to_target(runs, "bytes_to_target", bytes_text)] if targeted else []),
+            *([_to_target(runs, "seconds_to_target", duration)] if timed else []),
         ]
         for name, runs in groups.items()
     ]
     return header, rows
 
 
-def _to_target(runs: Sequence[Summary]) -> str:
-    """The mean over seeds of the bytes both ways it took to reach the target; a dash if a seed never did."""
-    needed = [run["bytes_to_target"] for run in runs]
-    return bytes_text(mean(needed)) if all(needed) else "–"
+def _to_target(runs: Sequence[Summary], key: str, text: Callable[[float], str]) -> str:
+    """The mean over seeds of the bytes both ways, or the time, it took to reach the target; a dash if one never did."""
+    needed = [float(run[key]) for run in runs if run.get(key) is not None]
+    return text(mean(needed)) if len(needed) == len(runs) else "–"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

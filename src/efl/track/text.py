@@ -1,6 +1,6 @@
 """Numbers as people read them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -29,6 +29,43 @@ def percent(value: float | None) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """A number, or a dash where there is none."""
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> duration(42), duration(5400), duration(200_000)
+    ('42 s', '1.5 h', '2.3 days')
+    """
+    for unit, size, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
+        if seconds < size * most:
+            return f"{seconds:.0f} s" if size == 1 else f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 86400:.1f} days"
+
+
+def change_lines(record: Mapping[str, Any]) -> list[str]:
+    """Who came and went in a round, and why, a line each.
+
+    >>> change_lines({"round": 59, "membership": [{"what": "arrived", "clients": [3, 4, 5, 9], "why": "as planned"}]})
+    ['round 60: arrived: 4 clients (3–5, 9), as planned']
+    """
+    return [
+        f"round {record['round'] + 1}: {change['what']}: {_clients(change['clients'])}, {change['why']}"
+        for change in record.get("membership", [])
+    ]
+
+
+def _clients(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"client {numbers[0]}"
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    text = ", ".join("–".join(map(str, span)) for span in spans[:10])
+    return f"{len(numbers)} clients ({text}{', …' if len(spans) > 10 else ''})"
 
 
 def outcome(summary: Mapping[str, Any]) -> str:

@@ -1,0 +1,80 @@
+"""What it takes to plan a round: who is there, who is available by the trace, who is asked, how many steps fit."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from efl.fleet import Clock, Fleet
+from efl.fleet.intervals import Interval
+from efl.fleet.traces import Trace
+
+DAY = 86400.0
+NIGHTS, COHORT, STEPS, BYTES = 7, 100, 20, 20_000.0
+
+
+@dataclass(frozen=True)
+class Planning:
+    """The time of a round's plan, and how much more memory is in use after many rounds than after a few, in bytes."""
+
+    clients: int
+    intervals: int
+    milliseconds: float
+    growth: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.clients:>7,} clients, {self.intervals:,} intervals, cohort {COHORT}: "
+            f"{self.milliseconds:.2f} ms a round, memory {self.growth / 1e3:+.1f} kB from the first rounds to the last"
+        )
+
+
+def measure(clients: int, rounds: int) -> Planning:
+    """Plan rounds of a fleet with arrivals, departures, abandoning and a trace of a week."""
+    trace = _nights(clients)
+    times = [seconds for seconds, _ in _rounds(trace, rounds)]
+    tracemalloc.start()
+    try:
+        memory = [used for _, used in _rounds(trace, rounds)]
+    finally:
+        tracemalloc.stop()
+    return Planning(clients, len(trace.owner), 1e3 * median(times), memory[-1] - memory[len(memory) // 2])
+
+
+def _rounds(trace: Trace, rounds: int) -> Iterator[tuple[float, int]]:
+    """For each round the seconds its plan took, and the memory in use after it."""
+    some = trace.clients // 10
+    fleet = Fleet(stragglers=0.0, arrivals=((5, 10, some),), departures=((10, 15, some),), abandon=0.5)
+    shares = np.full(trace.clients, 1 / trace.clients)
+    members, clock = fleet.membership(shares, 0, STEPS, rounds), Clock(trace, 600.0, first_upload=int(BYTES))
+    for round_ in range(rounds):
+        began = time.perf_counter()
+        members.begin(round_)
+        members.objective(round_)
+        available = clock.available(members.present(round_))
+        selection = fleet.select(shares, COHORT, 0, round_, available)
+        allowed = clock.allow(selection.clients, np.full(len(selection.clients), BYTES), STEPS)
+        behaviour = fleet.behave(0, round_, selection.clients, STEPS)
+        seconds = time.perf_counter() - began
+        done = np.minimum(behaviour.steps, allowed.steps)
+        replies = dict.fromkeys(selection.clients[done > 0].tolist(), int(BYTES))
+        clock.finish(allowed, done, replies)
+        members.end(round_, selection.clients, replies)
+        yield seconds, tracemalloc.get_traced_memory()[0]
+
+
+def _nights(clients: int) -> Trace:
+    """Every client available for some hours of every night, at its own hour."""
+    rng = np.random.default_rng(0)
+    intervals: list[Interval] = []
+    for client in range(clients):
+        hour, speed = rng.uniform(0, DAY / 2), float(np.exp(rng.normal(0, 0.9)))
+        for night in range(NIGHTS):
+            start = night * DAY + hour
+            intervals.append(Interval(0, client, start, start + rng.uniform(0.1, 0.4) * DAY, speed, 1e6, 3e5))
+    return Trace(intervals, clients, NIGHTS * DAY)

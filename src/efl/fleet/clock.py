@@ -1,0 +1,89 @@
+"""Simulated time: what a round takes, when steps and bytes take time and a round may have a deadline.
+
+A client asked at the start of a round downloads its request, works, and uploads its reply, each at the speed its trace
+has at that moment. It stops working in time to upload before the deadline, or before it becomes unavailable, and so
+does s < E steps, or none. How long its reply will be it knows only afterwards: it reserves `RESERVE` times the length
+of its last one (before its first, that of the whole model). A reply that is longer yet comes too late, and is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.fleet.traces import Presence, Trace
+
+Array = NDArray[np.float64]
+
+RESERVE = 1.25
+IDLE = 60.0  # seconds after which a server without a deadline gives up on a cohort in which nobody works
+
+
+@dataclass(frozen=True, eq=False)
+class Allowance:
+    """For each client asked: the seconds it has, how long its request takes, its speeds, and the steps that fit."""
+
+    clients: NDArray[np.int64]
+    presence: Presence
+    budget: Array
+    download: Array
+    steps: NDArray[np.int64]
+
+
+class Clock:
+    """The time at which the present round begins, and what is needed to tell when it ends."""
+
+    def __init__(self, trace: Trace, deadline: float | None, first_upload: int) -> None:
+        self.trace, self.deadline = trace, deadline
+        self._now = np.zeros(1)
+        self.uploads = np.full(trace.clients, float(first_upload))
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start of the run."""
+        return float(self._now[0])
+
+    def available(self, members: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which members can be reached now; if none can, time passes until one can."""
+        available: NDArray[np.bool_] = self.trace.at(self.now).available & members
+        if not available.any() and math.isfinite(next_ := self.trace.next_start(self.now, members)):
+            self._now[0] = next_
+            available = self.trace.at(self.now).available & members
+        return available
+
+    def allow(self, clients: NDArray[np.int64], request_bytes: Array, local_steps: int) -> Allowance:
+        """How many of the E steps each of these clients has time for."""
+        presence = self.trace.at(self.now, clients)
+        budget = np.minimum(presence.left, math.inf if self.deadline is None else self.deadline)
+        download = request_bytes / presence.down
+        work = budget - download - RESERVE * self.uploads[clients] / presence.up
+        fitting = np.clip(work * presence.steps_per_second, 0, local_steps)
+        return Allowance(clients, presence, budget, download, np.floor(fitting).astype(np.int64))
+
+    def finish(self, allowance: Allowance, steps: NDArray[np.int64], reply_bytes: Mapping[int, int]) -> set[int]:
+        """Let the round pass in which the clients did so many steps; returns whose replies came too late.
+
+        With a deadline the server waits for everyone it reached, at most until then. Without one, it waits for those
+        who work.
+        """
+        sizes = np.array([reply_bytes.get(client, 0) for client in allowance.clients.tolist()], dtype=np.float64)
+        replied, presence = sizes > 0, allowance.presence
+        needed = allowance.download + steps / presence.steps_per_second + sizes / presence.up
+        late = replied & (needed > allowance.budget)
+        self.uploads[allowance.clients[replied]] = sizes[replied]
+        spent = np.minimum(needed, allowance.budget)
+        self._now[0] += self._duration(spent[steps > 0], silent=bool((presence.available & (~replied | late)).any()))
+        return set(allowance.clients[late].tolist())
+
+    def _duration(self, spent: Array, *, silent: bool) -> float:
+        if self.deadline is not None and (silent or not len(spent)):
+            return self.deadline
+        return float(spent.max()) if len(spent) else IDLE
+
+    def arrays(self) -> dict[str, Array]:
+        """What depends on the past, for a checkpoint; restored in place."""
+        return {"now": self._now, "uploads": self.uploads}

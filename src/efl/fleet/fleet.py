@@ -1,0 +1,174 @@
+"""The fleet: everything that is irregular about clients, as the [fleet] section of an experiment says it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from efl.errors import UserError
+from efl.fleet.abandon import Assumptions, Corollary1, Rule, Threshold
+from efl.fleet.behaviour import RoundBehaviour, steps_distribution
+from efl.fleet.calendar import Calendar, Event
+from efl.fleet.clock import Clock
+from efl.fleet.membership import Membership
+from efl.fleet.selection import SELECTIONS, Selection
+from efl.fleet.traces import EXAMPLES, find_trace, read_trace
+from efl.rng import Purpose, stream
+from efl.validation import Positive, Probability, Settings
+
+PerClient = Probability | Annotated[tuple[Probability, ...], Field(min_length=1)]
+Inactivity = PerClient | Annotated[tuple[tuple[Annotated[int, Field(ge=0)], PerClient], ...], Field(min_length=1)]
+
+# Of a choice between types, the first complaint says little; these say what can be written.
+EVENTS = "write [[round, who], …] or [[first, last, who], …], rounds from 1 on, who a number or a list of clients"
+HINTS = {
+    "arrivals": f"arrivals: {EVENTS}",
+    "departures": f"departures: {EVENTS}",
+    "abandon": "abandon: write false, the inactivity above which clients go, such as 0.5, or a table of Corollary 1's "
+    "constants: smoothness, convexity, gradient, noise, divergence",
+}
+
+
+@dataclass(frozen=True)
+class Fleet(Settings):
+    """Clients that are slow, absent or unlucky, that come and go.
+
+    stragglers
+        The share of clients that, in a round, do fewer than E steps.
+    straggler_steps
+        How many steps they do: ``uniform`` in 0 … E−1, ``constant:S``, ``beta:A,B`` (a share of E) or a function of
+        a random generator and E.
+    inactive
+        y^k, the probability that a client does not answer at all in a round: one number, or one for each client; or
+        ``[[round, y], …]``, each from its round on; or a function of client and round.
+    selection
+        Who is asked: ``uniform``, with probability proportional to its ``share`` of the samples, or uniformly among
+        those who are ``available`` by the trace.
+    lost
+        The probability that a reply is lost on its way.
+    arrivals, departures
+        Who comes and goes when: ``[[round, who], …]``, or ``[[first, last, who], …]`` for each at a random round in
+        between. ``who`` is a number of clients (those with the highest numbers arrive; random ones depart) or a list.
+    on_departure
+        ``keep`` who departs in the objective, or ``drop`` it: shares are renormalised, the learning rate starts over.
+    abandon
+        Clients that are too often inactive leave the objective: above this inactivity, or when Corollary 1 says so,
+        given its constants. They are asked now and then, and taken back once they answer steadily.
+    trace, deadline
+        A file (or an example's name) that says when clients are available and how fast they are, and the seconds a
+        round may last. Both make rounds take simulated time.
+
+    >>> Fleet(stragglers=0, inactive=0).behave(seed=0, round_=0, clients=np.arange(3), local_steps=5).steps
+    array([5, 5, 5])
+    """
+
+    stragglers: Probability = 0.5
+    straggler_steps: Any = "uniform"
+    inactive: Inactivity | Callable[[int, int], float] = 0.1
+    selection: Literal["uniform", "share", "available"] = "uniform"
+    lost: Probability = 0.0
+    arrivals: tuple[Event, ...] = ()
+    departures: tuple[Event, ...] = ()
+    on_departure: Literal["keep", "drop"] = "keep"
+    abandon: Literal[False] | Probability | Assumptions = False
+    trace: str | None = None
+    deadline: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if self.abandon is True:
+            raise UserError(HINTS["abandon"])
+        try:
+            super().__post_init__()
+        except UserError as error:
+            raise UserError(HINTS.get(str(error).partition(":")[0], str(error))) from None
+        steps_distribution(self.straggler_steps)
+        if self.trace is None and (self.selection == "available" or self.deadline is not None):
+            key = "deadline" if self.deadline is not None else "selection"
+            raise UserError(f"{key}: needs a trace, which says who is available and how fast")
+        if self.trace is not None:
+            path = find_trace(self.trace)
+            if path.parent != EXAMPLES:  # a run goes on from whatever folder it is resumed in
+                object.__setattr__(self, "trace", str(path))
+        rounds = [since for since, _ in self._inactivity_by_round()]
+        if rounds != sorted(set(rounds)) or rounds[:1] not in ([], [0]):
+            raise UserError("inactive: [[round, y], …] should begin at round 0 and go on in order")
+
+    def check(self, clients: int, seed: int = 0) -> None:
+        """Raise `UserError` if the fleet does not fit a federation of so many clients."""
+        for _, value in self._inactivity_by_round():
+            if isinstance(value, tuple) and len(value) != clients:
+                raise UserError(f"fleet.inactive lists {len(value)} probabilities for {clients} clients")
+        try:
+            Calendar.of(self.arrivals, self.departures, clients, seed)
+            if isinstance(self.abandon, Assumptions):
+                self.abandon.constants(np.full(clients, 1 / clients))
+        except UserError as error:
+            raise UserError(f"fleet.{error}") from None
+        if self.trace is not None:
+            read_trace(find_trace(self.trace), clients)
+
+    def membership(self, shares: NDArray[np.float64], seed: int, local_steps: int, rounds: int) -> Membership:
+        """Who comes and goes in a run of so many rounds of E steps."""
+        calendar = Calendar.of(self.arrivals, self.departures, len(shares), seed)
+        rule: Rule | None = None
+        if isinstance(self.abandon, Assumptions):
+            rule = Corollary1(self.abandon.constants(shares), local_steps, rounds)
+        elif self.abandon is not False:
+            rule = Threshold(self.abandon)
+        return Membership(calendar, rule, self.on_departure == "drop")
+
+    def clock(self, clients: int, first_upload: int) -> Clock | None:
+        """Simulated time, where there is a trace; ``first_upload`` is the reply's length before any is known."""
+        if self.trace is None:
+            return None
+        return Clock(read_trace(find_trace(self.trace), clients), self.deadline, first_upload)
+
+    def select(
+        self,
+        shares: NDArray[np.float64],
+        cohort: int,
+        seed: int,
+        round_: int,
+        among: NDArray[np.bool_] | None = None,
+    ) -> Selection:
+        """The clients asked in this round, from ``among`` (default: all); all of those if they are fewer."""
+        candidates = np.arange(len(shares)) if among is None else np.flatnonzero(among)
+        if not len(candidates):
+            return Selection(candidates, np.zeros(0))
+        rng = stream(seed, Purpose.SELECTION, round_)
+        chosen = SELECTIONS[self.selection](shares[candidates], min(cohort, len(candidates)), rng)
+        return Selection(candidates[chosen.clients], chosen.probability)
+
+    def behave(self, seed: int, round_: int, clients: NDArray[np.int64], local_steps: int) -> RoundBehaviour:
+        """What each of these clients does in this round; it depends on nobody but the client itself."""
+        draw = steps_distribution(self.straggler_steps)
+        inactivity = self._inactivity(round_)
+        steps = np.full(len(clients), local_steps, dtype=np.int64)
+        lost = np.zeros(len(clients), dtype=bool)
+        for i, client in enumerate(clients):
+            rng = stream(seed, Purpose.BEHAVIOUR, round_, int(client))
+            inactive, straggling, gone = rng.random(3)
+            if inactive < inactivity(int(client)):
+                steps[i] = 0
+            elif straggling < self.stragglers:
+                steps[i] = min(max(draw(rng, local_steps), 0), local_steps)
+            lost[i] = gone < self.lost
+        return RoundBehaviour(steps, lost)
+
+    def _inactivity(self, round_: int) -> Callable[[int], float]:
+        """y^k in this round, by client."""
+        if callable(law := self.inactive):
+            return lambda client: law(client, round_)
+        value = [value for since, value in self._inactivity_by_round() if since <= round_][-1]
+        return (lambda client: value[client]) if isinstance(value, tuple) else (lambda client: value)
+
+    def _inactivity_by_round(self) -> list[tuple[int, float | tuple[float, ...]]]:
+        """Since which round which probabilities hold; nothing for a function."""
+        if callable(self.inactive):
+            return []
+        if isinstance(self.inactive, tuple) and isinstance(self.inactive[0], tuple):
+            return list(self.inactive)
+        return [(0, self.inactive)]

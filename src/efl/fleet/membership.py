@@ -1,0 +1,128 @@
+"""Who is a member in a round, and whom the objective counts.
+
+Clients arrive and depart as the `Calendar` says. Besides, members that are silent too often may be abandoned: they
+leave the objective and the cohorts. They are still asked now and then, so that those who answer again are taken back.
+Whenever the objective changes the learning rate starts over (section 4 of the paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.fleet.abandon import Rule
+from efl.fleet.calendar import NEVER, Calendar
+
+MEMORY = 20  # requests, by and by, after which what a client did before is forgotten
+ENOUGH = 10  # requests before a client is judged
+ASK_AGAIN = 5  # rounds between two requests to an abandoned client
+ANSWERS = 4  # as many in a row, and it is taken back
+
+PRESENT = -1
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Some clients arrived, departed, were abandoned or came back, and why."""
+
+    what: str
+    clients: list[int]
+    why: str
+
+
+@dataclass(eq=False)
+class Membership:
+    """Members and objective, round by round.
+
+    ``silence`` is the share of requests that a client left without an answer of late, ``requests`` how many it had
+    since it came or came back, ``abandoned`` the round before which it was abandoned (or `PRESENT`), ``streak`` its
+    answers in a row. ``restarted`` is the round before which the objective changed last.
+    """
+
+    calendar: Calendar
+    rule: Rule | None = None
+    drops_departed: bool = False
+
+    def __post_init__(self) -> None:
+        clients = len(self.calendar.arrives)
+        self.silence = np.zeros(clients)
+        self.requests, self.streak = np.zeros((2, clients), dtype=np.int64)
+        self.abandoned = np.full(clients, PRESENT, dtype=np.int64)
+        self.restarted = np.zeros(1, dtype=np.int64)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether nobody ever comes or goes."""
+        return self.rule is None and not self.calendar.arrives.any() and bool((self.calendar.departs == NEVER).all())
+
+    def present(self, round_: int) -> Mask:
+        """Whom a cohort is drawn from."""
+        present: Mask = self.calendar.members(round_) & (self.abandoned == PRESENT)
+        return present
+
+    def objective(self, round_: int) -> Mask:
+        """Whose data count: arrived, not abandoned, and, where the departed are dropped, not departed."""
+        there = self.calendar.members(round_) if self.drops_departed else self.calendar.arrives <= round_
+        counting: Mask = there & (self.abandoned == PRESENT)
+        return counting
+
+    def asked_again(self, round_: int) -> NDArray[np.int64]:
+        """Abandoned members whose turn it is to show whether they are back."""
+        waiting = (self.abandoned != PRESENT) & self.calendar.members(round_)
+        return np.flatnonzero(waiting & ((round_ + 1 - self.abandoned) % ASK_AGAIN == 0))
+
+    def begin(self, round_: int) -> list[Change]:
+        """Arrivals and departures before a round."""
+        arrived = np.flatnonzero(self.calendar.arrives == round_).tolist() if round_ > 0 else []
+        departed = np.flatnonzero(self.calendar.departs == round_).tolist()
+        changes: list[Change] = []
+        if arrived:
+            changes.append(Change("arrived", arrived, "as planned"))
+        if departed:
+            changes.append(Change("departed", departed, "dropped" if self.drops_departed else "kept in the objective"))
+        if arrived or (departed and self.drops_departed):
+            self.restarted[0] = round_
+        return changes
+
+    def end(self, round_: int, asked: NDArray[np.int64], answered: Container[int]) -> list[Change]:
+        """Note who answered; whom that leads to abandon, or to take back, from the next round on."""
+        if self.rule is None:
+            return []
+        changes: list[Change] = []
+        for client in asked.tolist():
+            silent = client not in answered
+            self.requests[client] += 1
+            self.silence[client] += (silent - self.silence[client]) / min(self.requests[client], MEMORY)
+            self.streak[client] = 0 if silent else self.streak[client] + 1
+            if self.abandoned[client] != PRESENT:
+                changes += self._returned(client)
+            elif silent:  # an answer speaks against nobody
+                changes += self._judged(client, round_ + 1)
+        if changes:
+            self.restarted[0] = round_ + 1
+        return changes
+
+    def _judged(self, client: int, round_: int) -> list[Change]:
+        """Abandon the client if the rule says so; but somebody always stays."""
+        if self.rule is None or self.requests[client] < ENOUGH or self.present(round_).sum() <= 1:
+            return []
+        why = self.rule.reason(client, float(self.silence[client]), round_)
+        if why is None:
+            return []
+        self.abandoned[client], self.streak[client] = round_, 0
+        return [Change("abandoned", [client], why)]
+
+    def _returned(self, client: int) -> list[Change]:
+        """Take the client back once it answers steadily; what it did before is forgotten."""
+        if self.streak[client] < ANSWERS:
+            return []
+        self.abandoned[client], self.requests[client], self.silence[client] = PRESENT, 0, 0.0
+        return [Change("returned", [client], f"{ANSWERS} answers in a row")]
+
+    def arrays(self) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
+        """What depends on the past, for a checkpoint; restored in place."""
+        return {name: getattr(self, name) for name in ("silence", "requests", "streak", "abandoned", "restarted")}
