@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.models import FlatModel, Rows
@@ -19,6 +20,8 @@ from efl.wire import Layout, Payload
 
 Parts = dict[str, Payload]
 UploadTypes = dict[str, type[Payload]]
+
+SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ class LocalWork:
     """The work of some clients in one round, one row each, longest work first.
 
     ``lost`` has, for a client whose last upload never reached the server, what it sent in vain (those parts that the
-    algorithm asked to remember), and None for all others.
+    algorithm asked to remember), and None for all others. ``last`` is the round of each client's last upload, −1 before
+    the first. ``personal`` is what the server told each client alone, ``data`` all samples of a row's client.
     """
 
     rows: Rows
@@ -78,9 +82,13 @@ class LocalWork:
     shared: Parts
     batch: Callable[[int, int], tuple[Tensor, Tensor]]
     samples: Callable[[int], tuple[Tensor, Tensor, Tensor, list[int]]]
+    last: NDArray[np.int64]
+    personal: list[Payload | None]
+    data: Callable[[int], tuple[Tensor, Tensor]]
 
     def __post_init__(self) -> None:
         self.losses = torch.zeros(len(self.steps), device=self.rows.W.device)
+        self.own = self.W  # the models clients use themselves, if not those they trained: `local_update` may say so
 
     @property
     def model(self) -> FlatModel:
@@ -97,10 +105,41 @@ class LocalWork:
         """S as a tensor (C,)."""
         return torch.from_numpy(self.steps).to(self.W.device)
 
-    def descent(self) -> Iterator[tuple[int, Tensor]]:
+    @property
+    def new(self) -> Tensor:
+        """Which rows (C,) work for the first time; what they keep is still zero."""
+        return torch.from_numpy(self.last < 0)
+
+    @property
+    def arrived(self) -> Tensor:
+        """Which rows (C,) have worked before, and their last upload reached the server."""
+        return ~self.new & torch.tensor([lost is None for lost in self.lost])
+
+    @property
+    def away(self) -> Tensor:
+        """How many rounds (C, 1) ago each row's last upload was; 1: in the round before."""
+        return torch.from_numpy(np.maximum(self.settings.round - self.last, 1)).unsqueeze(1)
+
+    def beside(self) -> Rows:
+        """Models of the same clients at ``start``, whose gradients `descent` can find on the same mini-batches."""
+        return self.model.rows(self.start, len(self.steps), batched=self.rows.batched)
+
+    def full_gradient(self) -> Tensor:
+        """∇f_k at ``start`` over all samples (C, n); a client at a time, so that the company changes nothing."""
+        one, gradients = self.model.rows(self.start, 1, batched=self.rows.batched), torch.zeros_like(self.W)
+        for row, total in enumerate(gradients):
+            x, y = self.data(row)
+            for first in range(0, len(x), SAMPLES_AT_ONCE):
+                some = slice(first, first + SAMPLES_AT_ONCE)
+                one.gradient(1, x[None, some], y[None, some])
+                total.add_(one.G[0], alpha=len(x[some]) / len(x))
+        return gradients
+
+    def descent(self, *beside: Rows) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
 
-        The loop body moves ``work.W[:active]`` as the algorithm demands.
+        The loop body moves ``work.W[:active]`` as the algorithm demands. Rows ``beside`` these get their gradients in
+        their own ``G``.
         """
         gradients = {active: self.rows.G[:active] for active in range(1, len(self.steps) + 1)}
         losses = {active: self.losses[:active] for active in gradients}
@@ -108,6 +147,8 @@ class LocalWork:
         for step, active in enumerate(at_work.tolist()):
             x, y = self.batch(step, active)
             losses[active] += self.rows.gradient(active, x, y)
+            for other in beside:
+                other.gradient(active, x, y)
             yield active, gradients[active]
         self.losses /= self.steps_done.clamp(min=1)
 
@@ -129,8 +170,8 @@ class Algorithm(Protocol):
         """The server's state before the first round."""
         ...
 
-    def client_state(self) -> Sequence[str]:
-        """Names of the rows (n,) that every client keeps between rounds; they start at zero."""
+    def client_state(self, n: int) -> Mapping[str, int]:
+        """The rows that every client keeps between rounds, and how long each is; they start at zero."""
         ...
 
     @property
@@ -140,6 +181,10 @@ class Algorithm(Protocol):
 
     def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """What every client is told this round besides the model."""
+        ...
+
+    def personal(self, server: ServerState, client: int) -> Payload | None:
+        """What one client alone is told besides that."""
         ...
 
     def local_update(self, work: LocalWork) -> list[Parts]:

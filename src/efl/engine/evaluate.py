@@ -35,9 +35,11 @@ def own_accuracies(
 
     An observer's view: nothing is sent, stored or billed.
     """
-    told = host.algorithm.broadcast(server, settings)
-    briefing = Briefing(settings, {name: encode(part, host.hand.plain) for name, part in told.items()})
-    scores = host.score_own(clients, briefing, server.w, buffers)
+    told, plain = host.algorithm.broadcast(server, settings), host.hand.plain
+    briefing = Briefing(settings, {name: encode(part, plain) for name, part in told.items()})
+    alone = {client: host.algorithm.personal(server, client) for client in clients}
+    personal = {client: None if part is None else encode(part, plain) for client, part in alone.items()}
+    scores = host.score_own(personal, briefing, server.w, buffers)
     return np.array([scores[client] for client in clients])
 
 
