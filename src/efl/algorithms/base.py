@@ -124,16 +124,17 @@ class LocalWork:
         """Models of the same clients at ``start``, whose gradients `descent` can find on the same mini-batches."""
         return self.model.rows(self.start, len(self.steps), batched=self.rows.batched)
 
-    def full_gradient(self) -> Tensor:
-        """∇f_k at ``start`` over all samples (C, n); a client at a time, so that the company changes nothing."""
-        one, gradients = self.model.rows(self.start, 1, batched=self.rows.batched), torch.zeros_like(self.W)
+    def full_gradient(self) -> tuple[Tensor, Tensor]:
+        """∇f_k (C, n) and f_k (C,) at ``start`` over all samples; a client at a time, so company changes nothing."""
+        one = self.model.rows(self.start, 1, batched=self.rows.batched)
+        gradients, losses = torch.zeros_like(self.W), torch.zeros_like(self.losses)
         for row, total in enumerate(gradients):
             x, y = self.data(row)
             for first in range(0, len(x), SAMPLES_AT_ONCE):
                 some = slice(first, first + SAMPLES_AT_ONCE)
-                one.gradient(1, x[None, some], y[None, some])
+                losses[row] += one.gradient(1, x[None, some], y[None, some])[0] * (len(x[some]) / len(x))
                 total.add_(one.G[0], alpha=len(x[some]) / len(x))
-        return gradients
+        return gradients, losses
 
     def descent(self, *beside: Rows) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
@@ -164,6 +165,11 @@ class Algorithm(Protocol):
     @property
     def uses_incomplete(self) -> bool:
         """Whether a client that did fewer than E steps sends anything."""
+        ...
+
+    @property
+    def exchanges(self) -> int:
+        """How many rounds in a row ask the same clients."""
         ...
 
     def start(self, w: Tensor) -> ServerState:

@@ -118,6 +118,11 @@ class EFL(Settings):
         """What was sent of Δ^k, to be taken back into R^k if it is lost."""
         return ("update",) if self.echo else ()
 
+    @property
+    def exchanges(self) -> int:
+        """Clients are asked once."""
+        return 1
+
     # Server, before a round
 
     def start(self, w: Tensor) -> ServerState:

@@ -33,8 +33,8 @@ class FedAMP(FedAvg):
         λ/α, how strongly a client is held at its cloud model.
     """
 
-    attraction: Positive = 0.1
-    distance: Positive = 10.0
+    attraction: Positive = 0.01
+    distance: Positive = 30.0
     proximity: NonNegative = 0.1
 
     def personal(self, server: ServerState, client: int) -> Payload | None:

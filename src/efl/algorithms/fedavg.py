@@ -33,6 +33,11 @@ class FedAvg(Settings):
         """Stragglers are dropped."""
         return False
 
+    @property
+    def exchanges(self) -> int:
+        """Clients are asked once."""
+        return 1
+
     def start(self, w: Tensor) -> ServerState:
         """Nothing but the model."""
         return ServerState(w)

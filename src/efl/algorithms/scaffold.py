@@ -57,7 +57,7 @@ class Scaffold(FedAvg):
         for active, gradient in work.descent():
             work.W[:active].sub_(gradient + correction[:active], alpha=eta)
         if self.control == "start":
-            renewed = work.full_gradient()
+            renewed, _ = work.full_gradient()
         else:
             renewed = (work.start - work.W) / (work.steps_done * eta).unsqueeze(1) - correction
         work.state |= {"control": renewed, "told": told}
@@ -69,7 +69,7 @@ class Scaffold(FedAvg):
     def aggregate(
         self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings
     ) -> tuple[ServerState, Payload | None]:
-        """Let x ← x + η_g · mean of y − x, and c ← c + Σ p^k Δc_k over those who answered; p^k is a share of everybody."""
+        """Let x ← x + η_g · mean of y − x, and c ← c + Σ p^k Δc_k over those who answered."""
         server, step = super().aggregate(server, contributions, settings)
         if not contributions:
             return server, step

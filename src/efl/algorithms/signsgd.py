@@ -24,7 +24,7 @@ from efl.wire import Payload, Signs
 class SignSGD(FedAvg):
     """``step`` is what every parameter moves in a round, in units of η: δ = step · η."""
 
-    step: Positive = 0.05
+    step: Positive = 0.2
 
     @property
     def upload_types(self) -> UploadTypes:

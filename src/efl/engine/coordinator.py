@@ -108,9 +108,10 @@ class Coordinator:
         """One round, from asking to the new model. Nobody answering is a normal round."""
         self.ledger.start_round()
         settings = self.settings(round_)
-        selection = self.fleet.select(self.roster.shares, self.plan.cohort, self.plan.seed, round_)
+        chosen_in = round_ - round_ % self.algorithm.exchanges  # who is asked twice is as able the second time
+        selection = self.fleet.select(self.roster.shares, self.plan.cohort, self.plan.seed, chosen_in)
         requests = self._requests(selection, settings)
-        exchange = self.transport.exchange(round_, requests)
+        exchange = self.transport.exchange(chosen_in, requests)
         replies, refused = self._read(exchange, requests, settings)
         contributions = self._contributions(selection, replies)
         self._note_answers(selection, replies, settings)
