@@ -1,6 +1,7 @@
 """What holds for every algorithm: how it is computed makes no difference, and every byte is counted."""
 
 import pytest
+from stopping import StopAt
 
 from efl import Fleet
 from efl.algorithms import create, every_name
@@ -25,21 +26,6 @@ def made(federation, name, checkpoint_every=10, **engine):
 def comparable(result):
     history = [{key: value for key, value in record.items() if key != "seconds"} for record in result.history]
     return result.summary["model_sha256"], history
-
-
-class StopAt:
-    def __init__(self, round_):
-        self.at = round_
-
-    def start(self, setup, history):
-        pass
-
-    def round(self, record):
-        if record["round"] == self.at:
-            raise KeyboardInterrupt
-
-    def end(self, summary):
-        pass
 
 
 @pytest.mark.parametrize("name", every_name())

@@ -10,6 +10,8 @@ from efl.track.text import bytes_text, number, outcome, percent
 
 Summary = Mapping[str, Any]
 
+NEARLY_BEST = 0.9
+
 
 def summary_table(summary: Summary) -> Table:
     """What a run came to."""
@@ -49,9 +51,9 @@ def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
 
 def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows as text; accuracies in percent."""
-    targeted = any(run.get("bytes_to_target") for runs in groups.values() for run in runs)
+    target = _target([run for runs in groups.values() for run in runs])
     header = ["algorithm", "global %", "own %", "final %", "worst %", "up", "down", "s"]
-    header += ["bytes to target"] if targeted else []
+    header += [f"bytes to {percent(target)}"] if target is not None else []
     accuracies = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy")
     rows = [
         [
@@ -59,17 +61,25 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
             *(_spread([run[key] for run in runs]) for key in accuracies),
             *(bytes_text(mean(run[key] for run in runs)) for key in ("bytes_up", "bytes_down")),
             f"{mean(run['seconds'] for run in runs):.0f}",
-            *([_to_target(runs)] if targeted else []),
+            *([_to_target(runs, target)] if target is not None else []),
         ]
         for name, runs in groups.items()
     ]
     return header, rows
 
 
-def _to_target(runs: Sequence[Summary]) -> str:
-    """The mean over seeds of the bytes both ways it took to reach the target; a dash if a seed never did."""
-    needed = [run["bytes_to_target"] for run in runs]
-    return bytes_text(mean(needed)) if all(needed) else "–"
+def _target(runs: Sequence[Summary]) -> float | None:
+    """The accuracy that runs were to reach; where they had no aim, nine tenths of the best that any of them reached."""
+    aims = [run["target_accuracy"] for run in runs if run.get("target_accuracy") is not None]
+    reached = [run["bmta_global"] for run in runs if run["bmta_global"] is not None]
+    return max(aims) if aims else NEARLY_BEST * max(reached) if reached else None
+
+
+def _to_target(runs: Sequence[Summary], target: float) -> str:
+    """The mean over seeds of the bytes both ways it took to get there; a dash if a seed never did."""
+    needed = [next((sent for sent, found in run["accuracy_over_bytes"] if found >= target), None) for run in runs]
+    known = [sent for sent in needed if sent is not None]
+    return bytes_text(mean(known)) if len(known) == len(needed) else "–"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
