@@ -16,23 +16,11 @@ Vector = NDArray[np.float32]
 
 SIGNS, QUANTISED = 6, 7  # kinds of payloads
 LEVELS = 127  # of a quantised value, each side of zero
-
-
-class _Everywhere:
-    """An increment that has a value at every position."""
-
-    @property
-    def values(self) -> Vector:
-        """The increment."""
-        raise NotImplementedError
-
-    def onto(self, reference: Vector) -> Vector:
-        """The vector after receiving this: the reference with the increment added."""
-        return reference + self.values
+LARGEST = np.finfo(np.float32).max / 2  # scale; all values are finite then, however they are rounded
 
 
 @dataclass(frozen=True, eq=False)
-class Signs(_Everywhere):
+class Signs:
     """An increment of +``scale`` where ``positive``, of −``scale`` elsewhere."""
 
     positive: NDArray[np.bool_]
@@ -43,13 +31,17 @@ class Signs(_Everywhere):
         """The increment."""
         return np.where(self.positive, np.float32(self.scale), -np.float32(self.scale))
 
+    def onto(self, reference: Vector) -> Vector:
+        """The vector after receiving this: the reference with the increment added."""
+        return reference + self.values
+
     def pack(self, context: Context) -> bytes:
         """Its bytes: the scale, and a bit a parameter."""
         return bytes([SIGNS]) + np.array([self.scale], "<f4").tobytes() + np.packbits(self.positive).tobytes()
 
 
 @dataclass(frozen=True, eq=False)
-class Quantised(_Everywhere):
+class Quantised:
     """An increment of ``codes`` from −127 … 127, a whole number of 127ths of the ``scales``, one for each tensor."""
 
     layout: Layout
@@ -61,6 +53,10 @@ class Quantised(_Everywhere):
         """The increment."""
         steps = (self.scales / np.float32(LEVELS)).astype(np.float32)
         return self.codes.astype(np.float32) * np.repeat(steps, [stop - start for start, stop in self.layout.segments])
+
+    def onto(self, reference: Vector) -> Vector:
+        """The vector after receiving this: the reference with the increment added."""
+        return reference + self.values
 
     def pack(self, context: Context) -> bytes:
         """Its bytes: the scales, and a byte a parameter."""
@@ -81,6 +77,6 @@ def quantised(reader: Reader, context: Context) -> Quantised:
     """Read it, after the kind."""
     scales = reader.scales(len(context.layout.blocks))
     codes = reader.array(context.layout.n, "i1")
-    if (codes < -LEVELS).any():
-        raise WireError("a code is out of range")
+    if (codes < -LEVELS).any() or (scales > LARGEST).any():
+        raise WireError("a code or a scale is out of range")
     return Quantised(context.layout, codes, scales)
