@@ -3,12 +3,14 @@
 import pytest
 from stopping import StopAt
 
-from efl import Fleet
+from efl import Fleet, compare
 from efl.algorithms import create, every_name
+from efl.comparison import named
 from efl.config import parse
 from efl.engine.files import RunDirectory
 from efl.engine.run import Run
 from efl.engine.setup import prepare
+from efl.track.tables import comparison_rows
 
 FLEET = Fleet(stragglers=0.3, inactive=0.1, lost=0.2)
 
@@ -55,3 +57,12 @@ def test_every_byte_is_in_the_ledger(digits, name):
     records = [coordinator.play(round_) for round_ in range(4)]
     assert (coordinator.ledger.down, coordinator.ledger.up) == (sent["down"], sent["up"])
     assert not any(record.refused for record in records)
+
+
+def test_a_comparison_of_all():
+    experiment = parse({"training": {"rounds": 2, "cohort": 3, "local_steps": 2, "evaluate_own_every": "never"}})
+    groups = compare(named("all"), experiment, workers=1)
+    assert list(groups) == every_name()
+    header, rows = comparison_rows(groups)
+    assert header[-1].startswith("bytes to")
+    assert all(len(row) == len(header) for row in rows)

@@ -1,6 +1,7 @@
 """How good the model is: the global one, and each client's own after local training, on each client's test data."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,11 @@ def own_accuracies(
 ) -> Accuracies:
     """Test accuracy of each client's own model: the global one after E more local steps, on its own test data.
 
-    An observer's view: nothing is sent, stored or billed.
+    An observer's view: nothing is sent, stored or billed. Where clients are asked several times for one piece of work,
+    it is the last of these that is looked at.
     """
+    exchanges = host.algorithm.exchanges
+    settings = replace(settings, round=settings.round - settings.round % exchanges + exchanges - 1)
     told, plain = host.algorithm.broadcast(server, settings), host.hand.plain
     briefing = Briefing(settings, {name: encode(part, plain) for name, part in told.items()})
     alone = {client: host.algorithm.personal(server, client) for client in clients}
