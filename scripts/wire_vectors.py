@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from efl.wire import Context, Dense, Field, Layout, Message, RankOne, Ternary, context, encode
+from efl.wire import Context, Dense, Field, Layout, Message, Quantised, RankOne, Signs, Ternary, context, encode
 from efl.wire.merged import pack_merged
 
 SHAPES = ((8, 1, 3, 3), (8,), (30, 72), (30,))
@@ -40,6 +40,7 @@ def main() -> None:
     moved = np.where(few % 2 == 0, 0.5, -0.125).astype(np.float32)
     short = Field(layout, few, fisher[few], moved, outline)
     values = (np.arange(layout.n) % 64 / 8 - 4).astype(np.float32)
+    signs, rounded = Signs(every % 3 == 0, 0.25), Quantised(layout, (every % 255 - 127).astype(np.int8), each.scales)
     sparse = {"positions": few, "values": update.values}
     dense = {"positions": many, "values": each.values}
     vectors = [
@@ -54,6 +55,8 @@ def main() -> None:
         described("merged", pack_merged([update, each], by_field), by_field=True, merged=[
             {key: value.tolist() for key, value in one.items()} for one in (sparse, dense)
         ]),
+        described("signs", encode(signs, plain), values=signs.values),
+        described("quantised", encode(rounded, plain), values=rounded.values),
     ]  # fmt: skip
     reply = Message("reply", {"round": 3, "client": 7, "steps": 5, "loss": 0.5}, {"update": encode(update, plain)})
     content = {

@@ -15,7 +15,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from efl.algorithms import EFL, Algorithm, FedAvg, FedProx, create
+    from efl.algorithms import (
+        APFL,
+        EFL,
+        STC,
+        VRLSGD,
+        Algorithm,
+        FedAMP,
+        FedAvg,
+        FedCurv,
+        FedGATE,
+        FedNova,
+        FedProx,
+        Mime,
+        Scaffold,
+        SignSGD,
+        create,
+    )
     from efl.api import resume, run, train
     from efl.comparison import compare
     from efl.config import Experiment, load_experiment
@@ -25,14 +41,24 @@ if TYPE_CHECKING:
 
 # Imported when first used: the command answers `--help` without loading PyTorch.
 _WHERE = {
+    "APFL": "efl.algorithms",
     "Algorithm": "efl.algorithms",
     "EFL": "efl.algorithms",
     "Experiment": "efl.config",
+    "FedAMP": "efl.algorithms",
     "FedAvg": "efl.algorithms",
+    "FedCurv": "efl.algorithms",
+    "FedGATE": "efl.algorithms",
+    "FedNova": "efl.algorithms",
     "FedProx": "efl.algorithms",
     "Federation": "efl.federation",
     "Fleet": "efl.fleet",
+    "Mime": "efl.algorithms",
+    "STC": "efl.algorithms",
+    "Scaffold": "efl.algorithms",
+    "SignSGD": "efl.algorithms",
     "UserError": "efl.errors",
+    "VRLSGD": "efl.algorithms",
     "compare": "efl.comparison",
     "create": "efl.algorithms",
     "load": "efl.federation",
@@ -43,13 +69,23 @@ _WHERE = {
 }
 
 __all__ = [
+    "APFL",
     "EFL",
+    "STC",
+    "VRLSGD",
     "Algorithm",
     "Experiment",
+    "FedAMP",
     "FedAvg",
+    "FedCurv",
+    "FedGATE",
+    "FedNova",
     "FedProx",
     "Federation",
     "Fleet",
+    "Mime",
+    "Scaffold",
+    "SignSGD",
     "UserError",
     "compare",
     "create",

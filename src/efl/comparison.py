@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from efl.algorithms import find
+from efl.algorithms import every_name, find
 from efl.config import Experiment
 from efl.engine.files import Record, RunDirectory
 from efl.engine.run import Run
@@ -52,6 +52,15 @@ def compare(
     with nullcontext(str(out)) if out is not None else tempfile.TemporaryDirectory() as path:
         jobs = plan(algorithms, experiment or Experiment(), seeds, Path(path))
         return run_jobs(jobs, workers)
+
+
+def named(algorithms: str) -> list[str]:
+    """The algorithms in a list with commas; ``all`` is every one, with its presets.
+
+    >>> named("efl, mime:lite")
+    ['efl', 'mime:lite']
+    """
+    return every_name() if algorithms == "all" else [name.strip() for name in algorithms.split(",") if name.strip()]
 
 
 def plan(algorithms: Sequence[str], experiment: Experiment, seeds: int, out: Path) -> list[Job]:

@@ -9,29 +9,13 @@ import sys
 import time
 
 import pytest
+from stopping import StopAt
 
 from efl import UserError, load, resume, train
 from efl.engine.checkpoint import list_checkpoints
 from efl.engine.files import RunDirectory
 
 SETTINGS = {"rounds": 60, "cohort": 5, "local_steps": 5, "evaluate_every": 20}
-
-
-class StopAt:
-    """Ends the run as a crash would, after some round."""
-
-    def __init__(self, round_):
-        self.at = round_
-
-    def start(self, setup, history):
-        pass
-
-    def round(self, record):
-        if record["round"] == self.at:
-            raise KeyboardInterrupt
-
-    def end(self, summary):
-        pass
 
 
 def comparable(directory):

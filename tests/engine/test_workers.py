@@ -100,7 +100,7 @@ def test_no_process_is_left_behind(digits):
 
 
 def test_rows_come_back_from_their_slots(tmp_path):
-    store = StateStore(("a", "b"), 5, tmp_path / "rows")
+    store = StateStore({"a": 5, "b": 5}, tmp_path / "rows")
     rows = {client: [torch.full((5,), float(client)), torch.arange(5.0) + client] for client in (7, 3)}
     for client, pair in rows.items():
         seat = store.seat(client)
@@ -112,7 +112,7 @@ def test_rows_come_back_from_their_slots(tmp_path):
 
 
 def test_a_slot_that_a_kept_checkpoint_needs_is_not_written(tmp_path):
-    store = StateStore(("a",), 4, tmp_path / "rows")
+    store = StateStore({"a": 4}, tmp_path / "rows")
     rng = np.random.default_rng(0)
     snapshots = []
     for round_ in range(60):
@@ -127,14 +127,14 @@ def test_a_slot_that_a_kept_checkpoint_needs_is_not_written(tmp_path):
             snapshots.append((store.tensors(), everyone))
             store.kept()
         for tensors, expected in snapshots[-2:]:
-            again = StateStore(("a",), 4, tmp_path / "rows")
+            again = StateStore({"a": 4}, tmp_path / "rows")
             again.restore(tensors)
             assert torch.equal(again.file.read([again.look(client) for client in range(10)])["a"], expected)
     assert store.file.slots < 45  # ten clients, two checkpoints and what came since
 
 
 def test_damaged_rows_are_noticed(tmp_path):
-    file = RowsFile(("a",), 4, tmp_path / "rows")
+    file = RowsFile({"a": 4}, tmp_path / "rows")
     checksum = file.write(0, [torch.ones(4)])
     (tmp_path / "rows").write_bytes(b"\x00" * 16)
     with pytest.raises(UserError, match="damaged"):

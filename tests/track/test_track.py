@@ -13,6 +13,7 @@ from efl.track.figures import byte_stacks, curve_panels, participation
 from efl.track.progress import LiveProgress, PlainProgress, progress_displays
 from efl.track.report import write_comparison, write_report
 from efl.track.tables import comparison_rows, markdown, summary_rows
+from efl.track.text import bytes_text
 
 RECORDS = [
     {"round": 0, "bytes_up": 10, "bytes_down": 20, "train_loss": 2.0, "clients": {"0": 4, "2": 1}, "counted": [0]},
@@ -158,4 +159,17 @@ def test_tables(runs):
     header, rows = comparison_rows(summaries)
     assert [row[0] for row in rows] == ["efl", "fedavg"]
     assert markdown(header, rows).count("\n") == 4
+    best = max(summary["bmta_global"] for (summary,) in summaries.values())
+    assert header[-1] == f"bytes to {90 * best:.1f} %"
+    for name, row in zip(summaries, rows, strict=True):
+        sent, reached = 0, "–"
+        for record in RunDirectory.open(runs / name).history():
+            sent += record["bytes_up"] + record["bytes_down"]
+            if reached == "–" and (record.get("accuracy") or 0) >= 0.9 * best:
+                reached = bytes_text(sent)
+        assert row[-1] == reached
+    aimed = {name: [{**summary, "target_accuracy": 1.0}] for name, (summary,) in summaries.items()}
+    header, rows = comparison_rows(aimed)
+    assert header[-1] == "bytes to 100.0 %"
+    assert [row[-1] for row in rows] == ["–", "–"]
     assert dict(summary_rows(summaries["efl"][0]))["ended"] == "6 rounds"

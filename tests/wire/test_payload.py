@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from efl.algorithms.parts.quantise import quantise
 from efl.bench.fuzz import fuzz
 from efl.errors import WireError
-from efl.wire import Context, Dense, Field, Layout, RankOne, Ternary, decode, encode
+from efl.wire import Context, Dense, Field, Layout, Quantised, RankOne, Signs, Ternary, decode, encode
 from efl.wire.merged import pack_merged, unpack_merged
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.reader import CHECKSUM, Reader, sealed
@@ -165,6 +167,26 @@ def test_half_precision_is_rounded_once_and_half_as_long():
 
 
 @settings(max_examples=50, deadline=None)
+@given(layout=layouts(), seed=st.integers(0, 99))
+def test_signs_and_quantised_values_survive_the_way(layout, seed):
+    rng, context = np.random.default_rng(seed), Context(layout)
+    values = (rng.normal(size=layout.n) * np.exp(5 * rng.normal())).astype(np.float32)
+    sent = Signs(values > 0, 0.25)
+    blob = encode(sent, context)
+    assert len(blob) == 9 + -(-layout.n // 8)  # kind, scale, checksum
+    assert np.array_equal(decode(blob, context).values, np.where(values > 0, 0.25, -0.25))
+    (rounded,) = quantise(torch.from_numpy(values)[None], layout)
+    blob = encode(rounded, context)
+    assert len(blob) == 5 + 4 * len(layout.blocks) + layout.n
+    got = decode(blob, context)
+    assert np.array_equal(got.values, rounded.values)
+    assert np.array_equal(got.onto(values), values + rounded.values)
+    for start, stop in layout.segments:
+        piece = values[start:stop]
+        assert np.abs(got.values[start:stop] - piece).max(initial=0) <= 0.501 * np.abs(piece).max(initial=0) / 127
+
+
+@settings(max_examples=50, deadline=None)
 @given(layout=layouts(), seed=st.integers(0, 99), outlined=st.booleans(), shared=st.booleans(), share=st.floats(0, 1))
 def test_a_short_field_is_rounded_on_the_way_once(layout, seed, outlined, shared, share):
     rng = np.random.default_rng(seed)
@@ -251,6 +273,8 @@ def samples():
         Field(CNN, None, fisher, fisher),
         Field(CNN, at, fisher[at], fisher[at] - 1, FIELD),
         Field(CNN, at[:50], fisher[at[:50]], fisher[at[:50]] - 1),
+        Signs(fisher > 1, 0.5),
+        quantise(torch.from_numpy(fisher)[None], CNN)[0],
     ]
     for context in CONTEXTS:
         for payload in payloads:
@@ -287,7 +311,7 @@ def check_refused_or_valid(blob, context, read):
     except WireError:
         return
     for payload in result if isinstance(result, list) else [result]:
-        if isinstance(payload, Dense):
+        if isinstance(payload, Dense | Signs | Quantised):
             assert len(payload.values) == context.layout.n
             assert np.isfinite(payload.values).all()
         else:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.models import FlatModel, Rows
@@ -19,6 +20,8 @@ from efl.wire import Layout, Payload
 
 Parts = dict[str, Payload]
 UploadTypes = dict[str, type[Payload]]
+
+SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ class LocalWork:
     """The work of some clients in one round, one row each, longest work first; ``W`` (C, n) is moved in place.
 
     ``lost`` has, for a client whose last upload never reached the server, what it sent in vain (those parts that the
-    algorithm asked to remember), and None for all others.
+    algorithm asked to remember), and None for all others. ``last`` is the round of each client's last upload, −1 before
+    the first. ``personal`` is what the server told each client alone, ``data`` all samples of a row's client.
 
     While steps are taken, all of it lies on the model's device; after the last step, on the CPU.
     """
@@ -80,9 +84,13 @@ class LocalWork:
     shared: Parts
     batch: Callable[[int, int], tuple[Tensor, Tensor]]
     samples: Callable[[int], tuple[Tensor, Tensor, Tensor, list[int]]]
+    last: NDArray[np.int64]
+    personal: list[Payload | None]
+    data: Callable[[int], tuple[Tensor, Tensor]]
 
     def __post_init__(self) -> None:
         self.W = self.rows.W
+        self.own: Tensor | None = None  # the models clients use themselves, if not ``W``; `local_update` may say so
         self.losses = torch.zeros(len(self.steps))
         self._move(self.model.device)
 
@@ -96,13 +104,48 @@ class LocalWork:
         """S as a tensor (C,)."""
         return torch.from_numpy(self.steps).to(self.W.device)
 
-    def descent(self) -> Iterator[tuple[int, Tensor]]:
+    @property
+    def new(self) -> Tensor:
+        """Which rows (C,) work for the first time; what they keep is still zero."""
+        return torch.from_numpy(self.last < 0)
+
+    @property
+    def arrived(self) -> Tensor:
+        """Which rows (C,) have worked before, and their last upload reached the server."""
+        return ~self.new & torch.tensor([lost is None for lost in self.lost])
+
+    @property
+    def away(self) -> Tensor:
+        """How many rounds (C, 1) ago each row's last upload was; 1: in the round before."""
+        return torch.from_numpy(np.maximum(self.settings.round - self.last, 1)).unsqueeze(1)
+
+    def beside(self) -> Rows:
+        """Models of the same clients at ``start``, whose gradients `descent` can find on the same mini-batches."""
+        return self.model.rows(self.start, len(self.steps), batched=self.rows.batched)
+
+    def full_gradient(self) -> tuple[Tensor, Tensor]:
+        """∇f_k (C, n) and f_k (C,) at ``start`` over all samples; a client at a time, so company changes nothing."""
+        one = self.model.rows(self.start, 1, batched=self.rows.batched)
+        gradients, losses = torch.zeros_like(self.W), torch.zeros_like(self.losses)
+        for row, total in enumerate(gradients):
+            x, y = self.data(row)
+            for first in range(0, len(x), SAMPLES_AT_ONCE):
+                some = slice(first, first + SAMPLES_AT_ONCE)
+                losses[row] += one.gradient(1, x[None, some], y[None, some])[0] * (len(x[some]) / len(x))
+                total.add_(one.G[0], alpha=len(x[some]) / len(x))
+        return gradients, losses
+
+    def descent(self, *beside: Rows) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
 
-        The loop body moves ``work.W[:active]`` as the algorithm demands.
+        The loop body moves ``work.W[:active]`` as the algorithm demands. Rows ``beside`` these get their gradients in
+        their own ``G``.
         """
         for step, active in enumerate(self._at_work()):
-            self.losses[:active] += self.rows.gradient(active, *self.batch(step, active))
+            x, y = self.batch(step, active)
+            self.losses[:active] += self.rows.gradient(active, x, y)
+            for other in beside:
+                other.gradient(active, x, y)
             yield active, self.rows.G[:active]
         self._finish()
 
@@ -150,12 +193,17 @@ class Algorithm(Protocol):
         """Whether a client that did fewer than E steps sends anything."""
         ...
 
+    @property
+    def exchanges(self) -> int:
+        """How many rounds in a row ask the same clients."""
+        ...
+
     def start(self, w: Tensor) -> ServerState:
         """The server's state before the first round."""
         ...
 
-    def client_state(self) -> Sequence[str]:
-        """Names of the rows (n,) that every client keeps between rounds; they start at zero."""
+    def client_state(self, n: int) -> Mapping[str, int]:
+        """The rows that every client keeps between rounds, and how long each is; they start at zero."""
         ...
 
     @property
@@ -165,6 +213,10 @@ class Algorithm(Protocol):
 
     def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """What every client is told this round besides the model."""
+        ...
+
+    def personal(self, server: ServerState, client: int) -> Payload | None:
+        """What one client alone is told besides that."""
         ...
 
     def local_update(self, work: LocalWork) -> list[Parts]:

@@ -21,7 +21,7 @@ from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, S
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, StepKind, completion_scale
 from efl.algorithms.parts.fields import full_fields, received, short_fields, summed
-from efl.algorithms.parts.ternary import sparsify_ternary, subtract
+from efl.algorithms.parts.ternary import put_back, sparsify_ternary, subtract
 from efl.algorithms.parts.weights import inverse_probability, self_normalised
 from efl.errors import UserError
 from efl.models.fisher import exact_fisher
@@ -109,14 +109,19 @@ class EFL(Settings):
         """All schemes but A."""
         return self.weighting != "A"
 
-    def client_state(self) -> Sequence[str]:
+    def client_state(self, n: int) -> Mapping[str, int]:
         """R^k; where nothing is compressed, all of Δ^k, until the server is known to have it."""
-        return ("residual",)
+        return {"residual": n}
 
     @property
     def remembers(self) -> Sequence[str]:
         """What was sent of Δ^k, to be taken back into R^k if it is lost."""
         return ("update",) if self.echo else ()
+
+    @property
+    def exchanges(self) -> int:
+        """Clients are asked once."""
+        return 1
 
     # Server, before a round
 
@@ -136,6 +141,10 @@ class EFL(Settings):
         anchor = torch.where(server.tensors["told"] > 0, server.tensors["anchor"], server.w)
         moved = anchor - server.w
         return {"field": self._fields(server.tensors["fisher"][None], moved[None], self.density_down, settings)[0]}
+
+    def personal(self, server: ServerState, client: int) -> Payload | None:
+        """Everybody is told the same."""
+        return None
 
     # Client
 
@@ -176,7 +185,7 @@ class EFL(Settings):
             if self.density_up == 1 and (lost is None or not self.echo):
                 row.zero_()
             elif lost is not None and isinstance(update := lost.get("update"), Ternary):
-                row[torch.from_numpy(update.positions)] += torch.from_numpy(update.values)
+                put_back(row, update)
         return residual
 
     def _completion(self, work: LocalWork, field: ElasticField | None) -> Tensor | None:

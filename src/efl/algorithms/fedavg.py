@@ -4,7 +4,7 @@ Clients run plain SGD from the server's model. The server averages them weighted
 that does not complete its E steps before the round ends is dropped, as in the paper.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,13 +33,18 @@ class FedAvg(Settings):
         """Stragglers are dropped."""
         return False
 
+    @property
+    def exchanges(self) -> int:
+        """Clients are asked once."""
+        return 1
+
     def start(self, w: Tensor) -> ServerState:
         """Nothing but the model."""
         return ServerState(w)
 
-    def client_state(self) -> Sequence[str]:
+    def client_state(self, n: int) -> Mapping[str, int]:
         """Clients keep nothing."""
-        return ()
+        return {}
 
     @property
     def remembers(self) -> Sequence[str]:
@@ -49,6 +54,10 @@ class FedAvg(Settings):
     def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """The model says it all."""
         return {}
+
+    def personal(self, server: ServerState, client: int) -> Payload | None:
+        """Everybody is told the same."""
+        return None
 
     def local_update(self, work: LocalWork) -> list[Parts]:
         """SGD on f_k; the whole model is sent."""
@@ -62,13 +71,16 @@ class FedAvg(Settings):
         """W ← Σ n_k w_k / Σ n_k over those who answered."""
         if not contributions:
             return server, None
-        weights = by_samples([contribution.size for contribution in contributions])
         models = [contribution.parts["update"] for contribution in contributions]
-        return server, self._sent(averaged_model(server.w, models, weights))
+        return server, self._sent(averaged_model(server.w, models, self._weights(contributions)))
 
     def model(self, server: ServerState) -> Tensor:
         """The server's model."""
         return server.w
+
+    def _weights(self, contributions: Sequence[Contribution]) -> list[float]:
+        """How much each model counts."""
+        return by_samples([contribution.size for contribution in contributions])
 
     def _whole_models(self, work: LocalWork) -> list[Parts]:
         """Every row's model as an upload."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from efl.errors import WireError
-from efl.wire import Context, Dense, Field, Layout, Payload, RankOne, Ternary, decode, encode
+from efl.wire import Context, Dense, Field, Layout, Payload, Quantised, RankOne, Signs, Ternary, decode, encode
 from efl.wire.context import WORTH_SORTING
 from efl.wire.merged import pack_merged, unpack_merged
 from efl.wire.reader import CHECKSUM, sealed
@@ -102,6 +102,8 @@ def _samples() -> Iterator[tuple[Context, Read, bytes]]:
         Field(LAYOUT, None, fisher, fisher),
         Field(LAYOUT, at, fisher[at], fisher[at] - 1, outline),
         Field(LAYOUT, at[few], fisher[at[few]], fisher[at[few]] - 1),
+        Signs(fisher > 1),
+        Quantised(LAYOUT, np.arange(LAYOUT.n).astype(np.int8) // 2, ones),
     ]
     for context in (Context(LAYOUT), Context(LAYOUT, outline)):
         for payload in payloads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -11,7 +11,6 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from efl.algorithms import ALGORITHMS
 from efl.bench.setting import coordinator_of, quickest
 from efl.bench.speed import images
 from efl.engine.processor import quick_arithmetic
@@ -43,11 +42,12 @@ class Overhead:
         return f"{self.what}, {self.parameters:,} parameters: {'; '.join([fedavg, *others])}"
 
 
-def measure(repeats: int) -> Iterator[Overhead]:
-    """Every algorithm with complete clients, cohort 10, E = 20, B = 20, in one process."""
-    yield ratios("mlp on digits", load("digits"), "mlp", repeats)
-    yield ratios("mlp 784-200-200-10 on images of 28 × 28", images(), "mlp200", repeats)
-    yield ratios("cnn on images of 28 × 28", images(), "cnn_large", max(3, repeats // 15), warm_up=2)
+def measure(repeats: int, algorithms: Sequence[str]) -> Iterator[Overhead]:
+    """Rounds with complete clients, cohort 10, E = 20, B = 20, in one process."""
+    names = [REFERENCE, *(name for name in algorithms if name != REFERENCE)]
+    yield ratios("mlp on digits", load("digits"), "mlp", repeats, names)
+    yield ratios("mlp 784-200-200-10 on images of 28 × 28", images(), "mlp200", repeats, names)
+    yield ratios("cnn on images of 28 × 28", images(), "cnn_large", max(3, repeats // 15), names, warm_up=2)
 
 
 def fisher_prices() -> Iterator[str]:
@@ -71,16 +71,17 @@ def _samples(task: Task) -> tuple[Tensor, Tensor]:
     return tokens, tokens
 
 
-def ratios(what: str, federation: Federation, network: str, repeats: int, warm_up: int = WARM_UP) -> Overhead:
+def ratios(
+    what: str, federation: Federation, network: str, repeats: int, names: Sequence[str], warm_up: int = WARM_UP
+) -> Overhead:
     """Medians over rounds, in which each algorithm goes first in its turn."""
-    names = list(ALGORITHMS)
     coordinators = {name: coordinator_of(name, federation, network) for name in names}
     times: list[dict[str, float]] = []
     with quick_arithmetic():
         for round_ in range(warm_up + repeats):
             turn = round_ % len(names)
             spent: dict[str, float] = {}
-            for name in names[turn:] + names[:turn]:
+            for name in (*names[turn:], *names[:turn]):
                 began = time.perf_counter()
                 coordinators[name].play(round_)
                 spent[name] = time.perf_counter() - began

@@ -32,13 +32,15 @@ def speed(
 @app.command()
 def overhead(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds of each algorithm, alternating.")] = 60,
+    algorithms: Annotated[str, typer.Option(help="Names, separated by commas; all for every one.")] = "efl,fedprox",
 ) -> None:
     """A round of each algorithm against a round of FedAvg on the same work, and what an exact Fisher diagonal takes."""
     from efl.bench.overhead import fisher_prices, measure
+    from efl.comparison import named
 
     for line in fisher_prices():
         say(line)
-    for measured in measure(repeats):
+    for measured in measure(repeats, named(algorithms)):
         say(str(measured))
 
 

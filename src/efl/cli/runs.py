@@ -53,7 +53,7 @@ def resume(directory: Annotated[Path, typer.Argument(help="A run directory.")], 
 def compare(
     file: FileArgument = None,
     algorithms: Annotated[
-        str, typer.Option(help="Names, separated by commas; name:preset for a preset.")
+        str, typer.Option(help="Names, separated by commas; name:preset for a preset; all for every one.")
     ] = "efl,fedavg,fedprox",
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each algorithm.")] = 1,
     set_: SetOption = None,
@@ -62,14 +62,14 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Run the same experiment with several algorithms; one table, one report. Asked again, it goes on."""
-    from efl.comparison import directories, new_directory, plan
+    from efl.comparison import directories, named, new_directory, plan
     from efl.config import load_experiment
     from efl.track.report import write_comparison
     from efl.track.tables import comparison_rows, comparison_table, markdown
 
     experiment = load_experiment(file, set_ or [])
     where = out or new_directory(f"compare-{experiment.federation.dataset}")
-    jobs = plan([name.strip() for name in algorithms.split(",") if name.strip()], experiment, seeds, where)
+    jobs = plan(named(algorithms), experiment, seeds, where)
     groups = run_all(jobs, where, workers, quiet)
     (where / "table.md").write_text(markdown(*comparison_rows(groups)))
     page = write_comparison(where, directories(jobs))

@@ -7,7 +7,7 @@ newest it has been told, from which each client starts, and knows where its clie
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -17,11 +17,11 @@ from torch import Tensor
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.engine.crew import Alone, Crew, Workers
 from efl.engine.hand import Briefing, Hand, ScoreOwn, Task, Train
-from efl.engine.state import NEVER, LastUpload, StateStore
+from efl.engine.state import NEVER, LastUpload, Seat, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
 from efl.storage import checksum
-from efl.wire import Context, Dense, Message, received
+from efl.wire import PERSONAL, Context, Dense, Message, received
 
 
 class ClientHost:
@@ -29,7 +29,7 @@ class ClientHost:
 
     def __init__(self, algorithm: Algorithm, workshop: Workshop, workers: int = 1, state: Path | None = None) -> None:
         self.algorithm, self.workshop = algorithm, workshop
-        self.store = StateStore(algorithm.client_state(), workshop.model.n, state)
+        self.store = StateStore(algorithm.client_state(workshop.model.n), state)
         self.hand = Hand(algorithm, workshop, self.store.file)
         self.w = torch.zeros(workshop.model.n)
         self.version = NEVER
@@ -47,12 +47,23 @@ class ClientHost:
             self._crew = Alone(self.hand) if self.workers == 1 else Workers(self.hand, self.workers)
         return self._crew
 
-    def score_own(self, clients: Sequence[int], briefing: Briefing, w: Tensor, buffers: Tensor) -> dict[int, float]:
-        """Accuracy of each client's own model after a round of work from ``w``, on its own test data."""
+    def score_own(
+        self, personal: Mapping[int, bytes | None], briefing: Briefing, w: Tensor, buffers: Tensor
+    ) -> dict[int, float]:
+        """Accuracy of each client's own model after a round of work from ``w``, on its own test data.
+
+        ``personal`` has the clients, and what each alone is told.
+        """
         steps = briefing.settings.local_steps
-        groups = self.workshop.groups(dict.fromkeys(clients, steps), self.crew.hands)
+        groups = self.workshop.groups(dict.fromkeys(personal, steps), self.crew.hands)
         self.crew.tell(w, buffers)
-        jobs = [ScoreOwn(briefing, [Task(c, steps, self.store.look(c), None) for c in group]) for group in groups]
+        jobs = [
+            ScoreOwn(
+                briefing,
+                [Task(c, steps, self.store.look(c), self.store.last_upload(c).round, None, personal[c]) for c in group],
+            )
+            for group in groups
+        ]
         return dict(zip(chain.from_iterable(groups), chain.from_iterable(self.crew.run(jobs)), strict=True))
 
     def keep(self, rounds: int) -> None:
@@ -83,7 +94,8 @@ class ClientHost:
 
     def _work(self, messages: Mapping[int, Message], steps: dict[int, int]) -> dict[int, bytes]:
         first = next(iter(messages.values()))
-        briefing = Briefing(self._settings(first), first.parts)
+        shared_parts = {name: blob for name, blob in first.parts.items() if name != PERSONAL}
+        briefing = Briefing(self._settings(first), shared_parts)
         shared, context = self.hand.told(briefing)
         for message in messages.values():
             self._catch_up(message, context)
@@ -92,7 +104,7 @@ class ClientHost:
         self.crew.tell(self.w, told)
         seats = {client: self.store.seat(client) for client in messages}
         jobs = [
-            Train(briefing, [Task(c, steps[c], seats[c], self._lost(c, messages[c])) for c in group])
+            Train(briefing, [self._task(messages[c], c, steps[c], seats[c]) for c in group])
             for group in self.workshop.groups(steps, self.crew.hands)
         ]
         replies: dict[int, bytes] = {}
@@ -138,7 +150,8 @@ class ClientHost:
             layout=self.hand.plain.layout,
         )
 
-    def _lost(self, client: int, request: Message) -> Mapping[str, bytes] | None:
-        """What the client sent last, if the server says that it never arrived."""
+    def _task(self, request: Message, client: int, steps: int, seat: Seat) -> Task:
+        """What is asked of a client; what it sent last is lost if the server says that it never arrived."""
         last = self.store.last_upload(client)
-        return None if last.round == int(request.number("accepted")) else last.parts
+        lost = None if last.round == int(request.number("accepted")) else last.parts
+        return Task(client, steps, seat, last.round, lost, request.parts.get(PERSONAL))

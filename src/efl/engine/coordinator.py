@@ -30,6 +30,7 @@ from efl.storage import checksum
 from efl.wire import (
     FIRST,
     NO_MODEL,
+    PERSONAL,
     BroadcastLog,
     Context,
     Courier,
@@ -117,9 +118,11 @@ class Coordinator:
         changes = self.members.begin(round_)
         self.roster.objective = self.members.objective(round_)
         settings = self.settings(round_)
-        selection = asked(self.fleet, self.members, self.clock, self.roster, self.plan.cohort, self.plan.seed, round_)
+        chosen_in = round_ - round_ % self.algorithm.exchanges  # who is asked twice is as able the second time
+        cohort, seed = self.plan.cohort, self.plan.seed
+        selection = asked(self.fleet, self.members, self.clock, self.roster, cohort, seed, chosen_in)
         requests = self._requests(selection, settings)
-        exchange = self.transport.exchange(round_, requests)
+        exchange = self.transport.exchange(chosen_in, requests)
         replies, refused = self._read(exchange, requests, settings)
         changes += self.members.end(round_, selection.clients, replies)
         counted = {client: reply for client, reply in replies.items() if self.roster.objective[client]}
@@ -169,8 +172,9 @@ class Coordinator:
             }
             if version == FIRST and delivery.how != "model":
                 header["start"] = self.first_checksum
-            requests[client] = Message("request", header, shared, delivery.blobs).to_bytes()
-            kinds = kinds_of(shared) + Counter({"update": delivery.fresh, "catch-up": len(delivery) - delivery.fresh})
+            parts = shared | self._personal_part(client)
+            requests[client] = Message("request", header, parts, delivery.blobs).to_bytes()
+            kinds = kinds_of(parts) + Counter({"update": delivery.fresh, "catch-up": len(delivery) - delivery.fresh})
             self.ledger.sent("down", len(requests[client]), kinds)
         return requests
 
@@ -182,6 +186,11 @@ class Coordinator:
         if self.buffers.numel():
             shared["buffers"] = encode(Dense(self.buffers.numpy()), Context.flat(len(self.buffers)))
         return shared
+
+    def _personal_part(self, client: int) -> dict[str, bytes]:
+        """What one client alone is told."""
+        told = self.algorithm.personal(self.server, client)
+        return {} if told is None else {PERSONAL: encode(told, self.plain)}
 
     def _read(
         self, exchange: Exchange, requests: Mapping[int, bytes], settings: RoundSettings
@@ -253,7 +262,7 @@ class Coordinator:
     def _apply(self, step: Payload) -> None:
         """Change the model by what the bytes of ``step`` say, and keep the bytes for those who will ask."""
         if isinstance(step, Field):
-            raise TypeError("an algorithm must change the model by a Dense or a Ternary payload")
+            raise TypeError("a field does not change the model")
         finite = bool(np.isfinite(step.values).all()) and bool(torch.isfinite(self.algorithm.model(self.server)).all())
         if not finite:
             raise DivergedError("the aggregate left the finite numbers")

@@ -1,6 +1,7 @@
 """How good the model is: the global one, and each client's own after local training, on each client's test data."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,16 @@ def own_accuracies(
 ) -> Accuracies:
     """Test accuracy of each client's own model: the global one after E more local steps, on its own test data.
 
-    An observer's view: nothing is sent, stored or billed.
+    An observer's view: nothing is sent, stored or billed. Where clients are asked several times for one piece of work,
+    it is the last of these that is looked at.
     """
-    told = host.algorithm.broadcast(server, settings)
-    briefing = Briefing(settings, {name: encode(part, host.hand.plain) for name, part in told.items()})
-    scores = host.score_own(clients, briefing, server.w, buffers)
+    exchanges = host.algorithm.exchanges
+    settings = replace(settings, round=settings.round - settings.round % exchanges + exchanges - 1)
+    told, plain = host.algorithm.broadcast(server, settings), host.hand.plain
+    briefing = Briefing(settings, {name: encode(part, plain) for name, part in told.items()})
+    alone = {client: host.algorithm.personal(server, client) for client in clients}
+    personal = {client: None if part is None else encode(part, plain) for client, part in alone.items()}
+    scores = host.score_own(personal, briefing, server.w, buffers)
     return np.array([scores[client] for client in clients])
 
 

@@ -30,12 +30,17 @@ SAMPLES_AT_ONCE = 250  # in an evaluation
 
 @dataclass(frozen=True)
 class Task:
-    """What a client is asked: steps to do; ``lost`` is what it sent last, if that never arrived."""
+    """What a client is asked: steps to do, and what it alone was told.
+
+    ``last`` is the round of its last upload, ``lost`` what it sent then, if that never arrived.
+    """
 
     client: int
     steps: int
     seat: Seat
+    last: int
     lost: Mapping[str, bytes] | None
+    personal: bytes | None
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,8 @@ class Hand:
             self.rows.read([task.seat for task in tasks]),
             [None if t.lost is None else decoded_parts(t.lost, self.workshop.model, self.plain) for t in tasks],
             shared,
+            [task.last for task in tasks],
+            [None if task.personal is None else decode(task.personal, self.plain) for task in tasks],
             purpose,
         )
         if self.workshop.batched:
@@ -151,7 +158,7 @@ class Train:
             names = hand.algorithm.remembers
             kept = parts if context is hand.plain else {name: encode(uploads[row][name], hand.plain) for name in names}
             kept = {name: kept[name] for name in names}
-            rows = [work.state[name][row] for name in hand.rows.names]
+            rows = [work.state[name][row] for name in hand.rows.lengths]
             checksum = hand.rows.write(task.seat.write, rows) if rows else 0
             outcomes.append(Outcome(task.client, reply, kept, checksum))
         return outcomes
@@ -179,9 +186,8 @@ class ScoreOwn:
         """An accuracy for each; nothing is sent, stored or billed."""
         work, _ = hand.local_work(self.briefing, self.tasks, Purpose.OWN_MODEL)
         tests = [hand.workshop.federation.test[task.client] for task in self.tasks]
-        return [
-            float(correct(hand, work.W[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)
-        ]
+        own = work.W if work.own is None else work.own
+        return [float(correct(hand, own[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)]
 
 
 def correct(hand: Hand, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ worker processes of its own. What ranks tell each other besides goes through PyT
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,11 @@ class LeadingHost(ClientHost):
             replies |= answers
         return replies
 
-    def score_own(self, clients: Sequence[int], briefing: Briefing, w: Tensor, buffers: Tensor) -> dict[int, float]:
+    def score_own(
+        self, personal: Mapping[int, bytes | None], briefing: Briefing, w: Tensor, buffers: Tensor
+    ) -> dict[int, float]:
         """Everybody's own models."""
-        shares = {r: [c for c in clients if c % ranks() == r] for r in range(ranks())}
+        shares = {r: {c: told for c, told in personal.items() if c % ranks() == r} for r in range(ranks())}
         self._ask("score_own", {other: (shares[other], briefing, w, buffers) for other in self.others})
         scores = super().score_own(shares[LEADER], briefing, w, buffers)
         for more in self._hear():

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -183,6 +184,8 @@ class Run:
             "peak_rss_mb": round(_peak_rss_mb(), 1),
             "diverged": self.diverged is not None,
             "diverged_reason": self.diverged,
+            "accuracy_over_bytes": _accuracy_over_bytes(history),
+            "target_accuracy": self.training.target_accuracy,
             "rounds_to_target": self._rounds_to_target(),
             "bytes_to_target": ledger.up + ledger.down if self._rounds_to_target() else None,
             "simulated_seconds": history[-1].get("simulated_seconds") if history else None,
@@ -230,6 +233,13 @@ def _as_record(played: RoundRecord, local_steps: int) -> Record:
     if played.changes:
         record["membership"] = [asdict(change) for change in played.changes]
     return record | ({"refused": dict(played.refused)} if played.refused else {})
+
+
+def _accuracy_over_bytes(records: Sequence[Record]) -> list[tuple[int, float]]:
+    """The bytes sent until each look at the global model, and what it found."""
+    sent = accumulate(record["bytes_up"] + record["bytes_down"] for record in records)
+    looks = zip(sent, records, strict=True)
+    return [(total, record["accuracy"]) for total, record in looks if record.get("accuracy") is not None]
 
 
 def _best(records: Sequence[Record], key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What clients keep between rounds: named rows (n,), and what they sent last.
+"""What clients keep between rounds: named rows, most as long as the model, and what they sent last.
 
 The rows lie in a file, one slot for a client's rows; only the slots of a round's cohort are touched, and a client that
 never took part has none. A client's new rows always go to a free slot, and a slot is free only when no checkpoint that
@@ -52,17 +52,18 @@ NO_UPLOAD = LastUpload(NEVER, {})
 class RowsFile:
     """Rows in a file, by slot; any number of processes may have it open."""
 
-    def __init__(self, names: Sequence[str], n: int, path: Path | None = None) -> None:
-        self.names, self.n = tuple(names), n
-        self.slot_bytes = -(-4 * n * len(self.names) // PAGE) * PAGE
+    def __init__(self, lengths: Mapping[str, int], path: Path | None = None) -> None:
+        self.lengths = dict(lengths)
+        self.bytes = 4 * sum(self.lengths.values())
+        self.slot_bytes = -(-self.bytes // PAGE) * PAGE
         self._file = NOWHERE
-        if self.names:
+        if self.lengths:
             self._file = _opened(path)
             weakref.finalize(self, os.close, self._file)
 
     def read(self, seats: Sequence[Seat]) -> dict[str, Tensor]:
         """The rows at these seats, as one matrix a name."""
-        matrices = {name: torch.zeros(len(seats), self.n) for name in self.names}
+        matrices = {name: torch.zeros(len(seats), length) for name, length in self.lengths.items()}
         for row, seat in enumerate(seats):
             if seat.read is not None:
                 self._read(seat, [matrix[row] for matrix in matrices.values()])
@@ -71,7 +72,7 @@ class RowsFile:
     def _read(self, seat: Seat, rows: list[Tensor]) -> None:
         assert seat.read is not None
         got = os.preadv(self._file, [_bytes(row) for row in rows], seat.read * self.slot_bytes)
-        if got != 4 * self.n * len(rows) or (seat.checksum is not None and _checksum(rows) != seat.checksum):
+        if got != self.bytes or (seat.checksum is not None and _checksum(rows) != seat.checksum):
             raise UserError("what clients keep is damaged (checkpoint/clients.rows); start the run anew")
 
     def write(self, slot: int, rows: Sequence[Tensor]) -> int:
@@ -112,8 +113,8 @@ def _checksum(rows: Sequence[Tensor]) -> int:
 class StateStore:
     """Who sits where, and what everybody sent last."""
 
-    def __init__(self, names: Sequence[str], n: int, path: Path | None = None) -> None:
-        self.file = RowsFile(names, n, path)
+    def __init__(self, lengths: Mapping[str, int], path: Path | None = None) -> None:
+        self.file = RowsFile(lengths, path)
         self.uploads: dict[int, LastUpload] = {}
         self._seats: dict[int, tuple[int, int]] = {}  # client → slot, checksum
         self._free: list[int] = []
@@ -123,7 +124,7 @@ class StateStore:
     def seat(self, client: int) -> Seat:
         """Where to read a client's rows and where to write the new ones."""
         slot, checksum = self._seats.get(client, (None, None))
-        if not self.file.names:
+        if not self.file.lengths:
             return Seat(None, NEVER)
         if self._free:
             return Seat(slot, self._free.pop(), checksum)
@@ -138,13 +139,13 @@ class StateStore:
     def accept(self, client: int, seat: Seat, checksum: int, upload: LastUpload) -> None:
         """The client's rows are now those just written, and this is what it sent."""
         self.uploads[client] = upload
-        if self.file.names:
+        if self.file.lengths:
             self._seats[client] = seat.write, checksum
             self._release(seat.read)
 
     def decline(self, seat: Seat) -> None:
         """Nothing came of it: the client's rows are what they were."""
-        if self.file.names:
+        if self.file.lengths:
             self._release(seat.write)
 
     def _release(self, slot: int | None) -> None:
@@ -179,7 +180,7 @@ class StateStore:
         self.uploads = {client: LastUpload(round_, parts) for client, round_, parts in stored}
         taken = [slot for slot, _ in self._seats.values()]
         self._free, self._slots = [], max(taken, default=-1) + 1
-        if self.file.names:
+        if self.file.lengths:
             # The checkpoint before this one, which is still there, may need any slot: leave all until it is gone.
             self._slots = max(self._slots, self.file.slots)
         self._kept.clear()

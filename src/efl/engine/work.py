@@ -15,6 +15,7 @@ from efl.engine.processor import processors
 from efl.federation import Federation
 from efl.models import FlatModel, Rows
 from efl.rng import Purpose, stream, torch_seed
+from efl.wire import Payload
 
 FLOATS_IN_CACHE = 2**18
 FLOATS_AHEAD = 2**18  # of samples that are fetched at once
@@ -54,6 +55,8 @@ class Workshop:
         state: dict[str, Tensor],
         lost: list[Parts | None],
         shared: Parts,
+        last: Sequence[int],
+        personal: list[Payload | None],
         purpose: Purpose = Purpose.BATCHES,
     ) -> LocalWork:
         """Work for ``clients``, one row each, doing ``steps`` (not increasing) from the model ``start``."""
@@ -76,9 +79,24 @@ class Workshop:
             chosen, weights = fisher_samples([pool.train[client] for client in clients], limit, rngs)
             return *pool.batch(chosen), weights, [int(rng.integers(2**63)) for rng in rngs]
 
+        def data(row: int) -> tuple[Tensor, Tensor]:
+            return pool.batch(torch.from_numpy(pool.train[clients[row]]))
+
         rows = self.model.rows(start, len(clients), buffers, batched=self.batched)
-        batch = Batches(pool, torch.from_numpy(batches), rows)
-        return LocalWork(rows, start, settings, np.asarray(steps, dtype=np.int64), state, lost, shared, batch, samples)
+        return LocalWork(
+            rows=rows,
+            start=start,
+            settings=settings,
+            steps=np.asarray(steps, dtype=np.int64),
+            state=state,
+            lost=lost,
+            shared=shared,
+            batch=Batches(pool, torch.from_numpy(batches), rows),
+            samples=samples,
+            last=np.asarray(last, dtype=np.int64),
+            personal=personal,
+            data=data,
+        )
 
     def layer_seed(self, round_: int, client: int) -> int:
         """The seed of random layers (dropout) for one client's work."""

@@ -1,6 +1,6 @@
 """Tables: one run's summary, and several runs side by side."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
@@ -9,6 +9,8 @@ from rich.table import Table
 from efl.track.text import bytes_text, duration, number, outcome, percent
 
 Summary = Mapping[str, Any]
+
+NEARLY_BEST = 0.9
 
 
 def summary_table(summary: Summary) -> Table:
@@ -53,11 +55,11 @@ def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
 
 def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows as text; accuracies in percent."""
-    targeted = any(run.get("bytes_to_target") for runs in groups.values() for run in runs)
+    target = _target([run for runs in groups.values() for run in runs])
     header = ["algorithm", "global %", "own %", "final %", "worst %", "up", "down", "s"]
-    header += ["bytes to target"] if targeted else []
+    header += [f"bytes to {percent(target)}"] if target is not None else []
     timed = any(run.get("seconds_to_target") is not None for runs in groups.values() for run in runs)
-    header += ["time to target"] if timed else []
+    header += [f"time to {percent(target)}"] if timed and target is not None else []
     accuracies = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy")
     rows = [
         [
@@ -65,18 +67,32 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
             *(_spread([run[key] for run in runs]) for key in accuracies),
             *(bytes_text(mean(run[key] for run in runs)) for key in ("bytes_up", "bytes_down")),
             f"{mean(run['seconds'] for run in runs):.0f}",
-            *([_to_target(runs, "bytes_to_target", bytes_text)] if targeted else []),
-            *([_to_target(runs, "seconds_to_target", duration)] if timed else []),
+            *([_to_target(runs, target)] if target is not None else []),
+            *([_time_to_target(runs)] if timed and target is not None else []),
         ]
         for name, runs in groups.items()
     ]
     return header, rows
 
 
-def _to_target(runs: Sequence[Summary], key: str, text: Callable[[float], str]) -> str:
-    """The mean over seeds of the bytes both ways, or the time, it took to reach the target; a dash if one never did."""
-    needed = [float(run[key]) for run in runs if run.get(key) is not None]
-    return text(mean(needed)) if len(needed) == len(runs) else "–"
+def _target(runs: Sequence[Summary]) -> float | None:
+    """The accuracy that runs were to reach; where they had no aim, nine tenths of the best that any of them reached."""
+    aims = [run["target_accuracy"] for run in runs if run.get("target_accuracy") is not None]
+    reached = [run["bmta_global"] for run in runs if run["bmta_global"] is not None]
+    return max(aims) if aims else NEARLY_BEST * max(reached) if reached else None
+
+
+def _to_target(runs: Sequence[Summary], target: float) -> str:
+    """The mean over seeds of the bytes both ways it took to get there; a dash if a seed never did."""
+    needed = [next((sent for sent, found in run["accuracy_over_bytes"] if found >= target), None) for run in runs]
+    known = [sent for sent in needed if sent is not None]
+    return bytes_text(mean(known)) if len(known) == len(needed) else "–"
+
+
+def _time_to_target(runs: Sequence[Summary]) -> str:
+    """The same by the simulated clock."""
+    needed = [float(run["seconds_to_target"]) for run in runs if run.get("seconds_to_target") is not None]
+    return duration(mean(needed)) if len(needed) == len(runs) else "–"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

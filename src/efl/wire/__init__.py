@@ -5,15 +5,17 @@ Knows nothing of models or algorithms: vectors in, bytes out, and back.
 
 from efl.wire.catchup import FIRST, NO_MODEL, BroadcastLog, Courier, received
 from efl.wire.context import Context
+from efl.wire.everywhere import Quantised, Signs
 from efl.wire.layout import Layout
 from efl.wire.ledger import Ledger, kinds_of
-from efl.wire.message import Message
+from efl.wire.message import PERSONAL, Message
 from efl.wire.payload import Dense, Field, Payload, Ternary, decode, encode
 from efl.wire.rank_one import RankOne
 
 __all__ = [
     "FIRST",
     "NO_MODEL",
+    "PERSONAL",
     "BroadcastLog",
     "Context",
     "Courier",
@@ -23,7 +25,9 @@ __all__ = [
     "Ledger",
     "Message",
     "Payload",
+    "Quantised",
     "RankOne",
+    "Signs",
     "Ternary",
     "decode",
     "encode",

@@ -17,7 +17,7 @@ from efl.errors import WireError
 from efl.wire.context import Context
 from efl.wire.layout import Layout
 from efl.wire.merged import pack_merged, unpack_merged
-from efl.wire.payload import Dense, Ternary, decode, encode, is_whole
+from efl.wire.payload import Change, Field, Ternary, decode, encode, is_whole
 
 How = Literal["each", "merged", "model"]
 FIRST, NO_MODEL = -1, -2  # versions of a client that has no model: it may rebuild the first one, or cannot
@@ -120,13 +120,13 @@ def increment(blob: bytes, layout: Layout) -> Ternary | None:
     return change if isinstance(change, Ternary) else None
 
 
-def received(how: str, blobs: Sequence[bytes], context: Context) -> list[Dense | Ternary]:
+def received(how: str, blobs: Sequence[bytes], context: Context) -> list[Change]:
     """The changes of the model in a delivery, in order."""
     if how == "merged":
         if len(blobs) != 1:
             raise WireError("merged broadcasts come as one")
         return list(unpack_merged(blobs[0], context))
     changes = [decode(blob, context) for blob in blobs]
-    if how not in ("each", "model") or not all(isinstance(change, Dense | Ternary) for change in changes):
+    if how not in ("each", "model") or any(isinstance(change, Field) for change in changes):
         raise WireError("a broadcast must be a model or an increment")
-    return [change for change in changes if isinstance(change, Dense | Ternary)]
+    return [change for change in changes if not isinstance(change, Field)]

@@ -18,6 +18,7 @@ from efl.errors import WireError
 from efl.wire.reader import CHECKSUM, Reader, opened, sealed
 
 VERSION = 3
+PERSONAL = "personal"  # the part of a request that is for one client alone
 Kind = Literal["request", "reply"]
 _LENGTH = struct.Struct("<I")
 

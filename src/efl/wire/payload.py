@@ -1,8 +1,9 @@
 """What a vector looks like on its way, and its bytes.
 
 `Dense` is a vector's new value in full. `Ternary` is an increment from {-μ, 0, μ} (Algorithm 2), one μ, or one for
-each tensor. `Field` is a Fisher diagonal with the anchor it pulls to. `encode` and `decode` are exact inverses, except
-that a sparse `Field` is rounded: Fisher values to an eighth, displacements to a quarter of an octave.
+each tensor; `Signs` one from {-μ, μ}, a bit a parameter; `Quantised` one rounded to a byte a parameter. `Field` is a
+Fisher diagonal with the anchor it pulls to. `encode` and `decode` are exact inverses, except that a sparse `Field` is
+rounded: Fisher values to an eighth, displacements to a quarter of an octave.
 
 docs/wire.md has the format byte by byte.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from efl.errors import WireError
 from efl.wire.context import Context, arranged, scheme
+from efl.wire.everywhere import QUANTISED, SIGNS, Quantised, Signs, quantised, signs
 from efl.wire.layout import Layout
 from efl.wire.logarithm import ZERO, logarithms, values_of
 from efl.wire.positions import pack_places, unpack_places
@@ -109,7 +111,8 @@ class Field:
         return head + pack_places(places, bounds) + varints([base + OFFSET, top + OFFSET, len(squeezed)]) + squeezed
 
 
-Payload = Dense | Ternary | Field
+Change = Dense | Ternary | Signs | Quantised
+Payload = Change | Field
 
 
 def encode(payload: Payload, context: Context) -> bytes:
@@ -165,10 +168,7 @@ def _ternary(reader: Reader, context: Context) -> Ternary:
 
 def read_scales(reader: Reader, context: Context, *, one: bool) -> Vector:
     """One scale for all, or one for each tensor."""
-    scales = reader.floats(1 if one else len(context.layout.blocks))
-    if not (scales >= 0).all():
-        raise WireError("a scale is negative")
-    return scales
+    return reader.scales(1 if one else len(context.layout.blocks))
 
 
 def _dense_field(reader: Reader, context: Context) -> Field:
@@ -200,6 +200,8 @@ _KINDS: dict[int, Callable[[Reader, Context], Payload]] = {
     TERNARY: _ternary,
     DENSE_FIELD: _dense_field,
     FIELD: _field,
+    SIGNS: signs,
+    QUANTISED: quantised,
 }
 
 

@@ -44,6 +44,13 @@ class Reader:
             raise WireError("a value is not finite")
         return values
 
+    def scales(self, count: int) -> NDArray[np.float32]:
+        """The next ``count`` float32, none of them negative."""
+        scales = self.floats(count)
+        if not (scales >= 0).all():
+            raise WireError("a scale is negative")
+        return scales
+
     def byte(self) -> int:
         """The next byte."""
         return self.bytes(1)[0]

@@ -11,7 +11,8 @@ from math import fsum
 import torch
 from torch import Tensor
 
-from efl.wire import Dense, Payload, Ternary
+from efl.errors import WireError
+from efl.wire import Dense, Payload, Quantised, Signs, Ternary
 
 ROUNDING = 1e-9
 
@@ -37,6 +38,20 @@ def averaged_increment(w: Tensor, uploads: Sequence[Payload], weights: Sequence[
             increment.index_add_(0, torch.from_numpy(upload.positions), values)
         elif isinstance(upload, Dense):
             increment.add_(torch.from_numpy(upload.values) - w, alpha=weight)
+        elif isinstance(upload, Signs | Quantised):
+            increment.add_(torch.from_numpy(upload.values), alpha=weight)
         else:
             raise TypeError(f"{type(upload).__name__} is no update")
     return increment
+
+
+def weighted_sum(payloads: Sequence[Payload], weights: Sequence[float]) -> Tensor:
+    """Σ weight_k · vector_k of vectors that are neither models nor changes of one."""
+    return torch.stack([vector(payload) * weight for payload, weight in zip(payloads, weights, strict=True)]).sum(0)
+
+
+def vector(payload: Payload) -> Tensor:
+    """The vector that a dense payload is."""
+    if not isinstance(payload, Dense):
+        raise WireError(f"expected a dense vector, got {type(payload).__name__}")
+    return torch.from_numpy(payload.values)

@@ -45,6 +45,11 @@ def subtract(matrix: Tensor, sent: Sequence[Ternary]) -> Tensor:
     return matrix
 
 
+def put_back(row: Tensor, lost: Ternary) -> None:
+    """Add what was sent in vain to what is yet to be sent, in place."""
+    row.numpy()[lost.positions] += lost.values
+
+
 def largest(magnitude: Vector, count: int) -> Positions:
     """The increasing positions of the ``count`` largest of non-negative numbers; zeros never, of equal ones the first.
 

@@ -1,0 +1,339 @@
+"""The rivals on two clients with two parameters each, with numbers worked out by hand.
+
+f_1 = ½(w₁ − 8)² + (w₂ − 4)² and f_2 = w₁² + ½(w₂ − 16)², from w = 0, with η = 1/4 and E = 2 where nothing else is said.
+A step of client 1 takes away 1/4 of its distance to 8 and half of that to 4, one of client 2 half of that to 0 and 1/4
+of that to 16. The optimum of f_1 + f_2 is (8/3, 8).
+"""
+
+from functools import cache
+from math import log
+
+import pytest
+import torch
+from quadratics import Play, Quadratics
+
+from efl import EFL, FedAvg, Fleet, train
+from efl.algorithms import APFL, STC, VRLSGD, FedAMP, FedCurv, FedGATE, FedNova, Mime, Scaffold, SignSGD
+
+TWO = Quadratics([[1.0, 2.0], [2.0, 1.0]], [[8.0, 4.0], [0.0, 16.0]])
+FIRST_MODELS = {0: [3.5, 3.0], 1: [0.0, 7.0]}  # two plain steps from zero
+COMPLETE = Fleet(stragglers=0.0, inactive=0.0)
+
+
+def start(algorithm, eta=0.25, local_steps=2):
+    return Play(algorithm, TWO, eta, local_steps)
+
+
+@pytest.fixture
+def fisher_is_curvature(monkeypatch):
+    """The Fisher diagonal needs a network; for a quadratic it is the curvature."""
+    monkeypatch.setattr("efl.algorithms.fedcurv.exact_fisher", lambda rows, x, *rest: rows.model.a[x[:, 0]])
+
+
+def test_fedavg():
+    play = start(FedAvg()).play()
+    assert play.models == FIRST_MODELS
+    assert play.w == [1.75, 5.0]
+    play.play()
+    assert play.models == {0: [4.484375, 4.25], 1: [0.4375, 9.8125]}
+    assert play.w == [2.4609375, 7.03125]
+
+
+def test_fednova():
+    """Two steps and one: τ_eff = 1.5, weights 1.5/(2·2) = 0.375 and 1.5/(2·1) = 0.75."""
+    play = start(FedNova()).play(steps=[2, 1])
+    assert play.models == {0: [3.5, 3.0], 1: [0.0, 4.0]}
+    assert play.w == [0.375 * 3.5, 0.375 * 3 + 0.75 * 4]
+    play.play(steps=[2, 1])
+    assert play.models == {0: [4.23828125, 4.03125], 1: [0.65625, 7.09375]}
+    # The weights sum to 1.125; the model itself gets −0.125, for they are weights of differences.
+    assert play.w == [
+        0.375 * 4.23828125 + 0.75 * 0.65625 - 0.125 * 1.3125,
+        0.375 * 4.03125 + 0.75 * 7.09375 - 0.125 * 4.125,
+    ]
+    assert start(FedNova()).play(3).w == start(FedAvg()).play(3).w
+
+
+def test_scaffold():
+    """Control variates are (x − y)/(2η) at first; then steps of client 1 are corrected by c − c_1 = (3.5, −4)."""
+    play = start(Scaffold()).play()
+    assert play.models == FIRST_MODELS
+    assert play.state("control") == [[-7.0, -6.0], [0.0, -14.0]]
+    assert play.server.tensors["control"].tolist() == [-3.5, -10.0]
+    assert play.w == [1.75, 5.0]
+    play.play()
+    assert play.models == {0: [2.953125, 5.75], 1: [1.75, 8.0625]}
+    assert play.state("control") == [[-5.90625, 2.5], [3.5, -10.125]]
+    assert [play.sent[client]["control"] for client in (0, 1)] == [[1.09375, 8.5], [3.5, 3.875]]
+    assert play.server.tensors["control"].tolist() == [-1.203125, -3.8125]
+    assert play.w == [2.3515625, 6.90625]
+
+
+def test_scaffold_with_gradients_at_the_start_and_a_longer_server_step():
+    play = start(Scaffold(control="start", server_rate=2.0)).play()
+    assert play.state("control") == [[-8.0, -8.0], [0.0, -16.0]]
+    assert play.server.tensors["control"].tolist() == [-4.0, -12.0]
+    assert play.w == [3.5, 10.0]
+    play.play()  # client 1 from 3.5: −4.5 + 4, then −4.375 + 4, times −1/4
+    assert play.models[0][0] == 3.5 + 0.125 + 0.09375
+    assert play.state("control") == [[-4.5, 12.0], [7.0, -6.0]]
+
+
+def test_scaffold_tells_what_was_lost_with_what_comes_next():
+    play = start(Scaffold()).play().play(lost=[1]).play()
+    own = torch.tensor(play.state("control"))
+    assert torch.allclose(play.server.tensors["control"], own.mean(0))
+
+
+def test_vrlsgd():
+    """Δ_1 = (x̂ − x_1)/(2η) = ((1.75, 5) − (3.5, 3))/0.5, and Δ_2 = −Δ_1."""
+    play = start(VRLSGD()).play()
+    assert play.models == FIRST_MODELS
+    assert play.state("difference") == [[0.0, 0.0], [0.0, 0.0]]
+    assert play.state("step") == [[-7.0, -6.0], [0.0, -14.0]]
+    assert play.w == [1.75, 5.0]
+    play.play()
+    assert play.state("difference") == [[-3.5, 4.0], [3.5, -4.0]]
+    assert play.models == {0: [2.953125, 5.75], 1: [1.75, 8.0625]}
+    assert play.state("step") == [[-2.40625, -1.5], [0.0, -6.125]]
+    assert play.w == [2.3515625, 6.90625]
+    play.play()
+    assert play.state("difference") == [[-4.703125, 6.3125], [4.703125, -6.3125]]
+
+
+def test_vrlsgd_forgets_a_round_whose_reply_was_lost():
+    play = start(VRLSGD()).play(lost=[1]).play()
+    assert play.w != [2.3515625, 6.90625]
+    assert play.state("difference") == [[0.0, 0.0], [0.0, 0.0]]  # the mean was client 1's own; client 2 was not heard
+
+
+def test_fedgate():
+    play = start(FedGATE(server_rate=2.0)).play()
+    assert play.w == [3.5, 10.0]
+    play.play()
+    assert play.state("difference") == [[-3.5, 4.0], [3.5, -4.0]]
+    assert play.models == {0: [3.9375, 7.0], 1: [2.1875, 10.875]}
+    assert play.w == [2.625, 7.875]
+    assert start(FedGATE()).play(5).w == start(VRLSGD()).play(5).w
+
+
+def test_fedgate_compressed():
+    """3 is 108.86 of 127 levels up to 3.5, so 109 is sent; the difference is between what was sent."""
+    play = start(FedGATE(compression="byte")).play()
+    assert play.models == FIRST_MODELS
+    rounded = 109 * 3.5 / 127
+    assert play.sent[0]["update"] == pytest.approx([3.5, rounded])
+    assert play.sent[1]["update"] == [0.0, 7.0]
+    assert play.w == pytest.approx([1.75, (rounded + 7) / 2])
+    play.play()
+    difference = (7 - rounded) / 2 / 0.5
+    assert play.state("difference")[0] == pytest.approx([-3.5, difference])
+    step = 0.5 * (play.w_before[1] - 4) - 0.25 * difference
+    moved = step + 0.5 * (play.w_before[1] - step - 4) - 0.25 * difference
+    assert play.models[0][1] == pytest.approx(play.w_before[1] - moved)
+
+
+def test_mime():
+    """Round 0: c = ((−8, −8) + (0, −16))/2. Round 1, β = ½: 4/8 = 0.5, then (4 − 0.5)/8 or (4 − 1)/8 more."""
+    play = start(Mime(momentum=0.5)).play()
+    assert [play.sent[client]["update"] for client in (0, 1)] == [[-8.0, -8.0], [0.0, -16.0]]
+    assert play.server.tensors["gradient"].tolist() == [-4.0, -12.0]
+    assert play.w == [0.0, 0.0]
+    play.play()
+    assert play.models == {0: [0.9375, 2.625], 1: [0.875, 2.8125]}
+    assert play.server.tensors["momentum"].tolist() == [-2.0, -6.0]
+    assert play.w == [0.90625, 2.71875]
+    play.play()
+    assert play.server.tensors["gradient"].tolist() == [-2.640625, -7.921875]
+    play.play()  # client 1, first step: (2.640625 + 2)/8, and the same in the second but for the first one's curvature
+    assert play.models[0][0] == 0.90625 + 4.640625 / 8 + (4.640625 - 4.640625 / 8) / 8
+    assert play.server.tensors["momentum"].tolist() == [-2.3203125, -6.9609375]
+    assert play.w == [1.9576416015625, 5.8729248046875]
+
+
+def test_mimelite():
+    play = start(Mime(momentum=0.5, correction=False)).play()
+    assert play.models == {0: [1.875, 1.75], 1: [0.0, 3.75]}  # half steps, without momentum yet
+    assert [play.sent[client]["gradient"] for client in (0, 1)] == [[-8.0, -8.0], [0.0, -16.0]]
+    assert play.server.tensors["momentum"].tolist() == [-2.0, -6.0]
+    assert play.w == [0.9375, 2.75]
+    play.play()
+    assert play.models == {0: [3.0615234375, 4.609375], 1: [0.96484375, 7.26171875]}
+    assert play.server.tensors["momentum"].tolist() == [-2.296875, -6.9375]
+    assert play.w == [2.01318359375, 5.935546875]
+
+
+def test_stc():
+    """One of two entries is sent each way."""
+    play = start(STC(density_up=0.5, density_down=0.5)).play()
+    assert [play.sent[client]["update"] for client in (0, 1)] == [[3.5], [7.0]]
+    assert play.state("residual") == [[0.0, 3.0], [0.0, 0.0]]
+    assert play.server.tensors["residual"].tolist() == [1.75, 0.0]  # of (1.75, 3.5)
+    assert play.w == [0.0, 3.5]
+    play.play()
+    assert play.models == {0: [3.5, 3.875], 1: [0.0, 8.96875]}
+    assert play.state("residual") == [[0.0, 3.375], [0.0, 0.0]]  # of (3.5, 0.375 + 3)
+    assert play.server.tensors["residual"].tolist() == [0.0, 2.734375]  # of (1.75 + 1.75, 5.46875/2)
+    assert play.w == [3.5, 3.5]
+
+
+def test_stc_puts_back_what_was_lost():
+    play = start(STC(density_up=0.5)).play(lost=[0])
+    assert play.state("residual")[0] == [0.0, 3.0]
+    play.play()  # the server moved by client 2 alone: w = (0, 7); client 1 moves to (3.5, 4.75) from there
+    assert play.sent[0]["update"] == [7.0]
+    assert play.state("residual")[0] == [0.0, 0.75]
+
+
+def test_signsgd():
+    """Client 2 has no gradient at w₁ = 0: positive in round 0; the vote on w₁ is a tie, positive too. δ = 1."""
+    play = start(SignSGD(step=4.0)).play()
+    assert [play.sent[client]["update"] for client in (0, 1)] == [[-1.0, -1.0], [1.0, -1.0]]
+    assert play.w == [-1.0, 1.0]
+    play.play()
+    assert [play.sent[client]["update"] for client in (0, 1)] == [[-1.0, -1.0], [-1.0, -1.0]]
+    assert play.w == [0.0, 2.0]
+    play.play(steps=[1, 1])  # zero is negative in odd rounds, but this one is even again
+    assert play.sent[1]["update"] == [1.0, -1.0]
+    assert play.w == [-1.0, 3.0]
+
+
+@pytest.mark.usefixtures("fisher_is_curvature")
+def test_fedcurv():
+    """λ = ¼: client 1 is pulled to where client 2 ended, (0, 7), by ½(2, 1); client 2 to (3.5, 3) by ½(1, 2)."""
+    play = start(FedCurv(curvature=0.25)).play()
+    assert play.models == FIRST_MODELS
+    assert play.server.tensors["fisher"].tolist() == [3.0, 3.0]
+    assert play.server.tensors["anchor"].tolist() == pytest.approx([3.5 / 3, 13 / 3])
+    assert play.w == [1.75, 5.0]
+    play.play()  # w₁ of client 1: −6.25 + 1.75, then −5.125 + 2.875, times −1/4
+    assert play.models[0] == pytest.approx([1.75 + 1.125 + 0.5625, 4.65625])
+    assert play.models[1] == pytest.approx([0.84765625, 8.375])
+    assert play.state("fisher") == [[1.0, 2.0], [2.0, 1.0]]
+    assert play.w == pytest.approx([2.142578125, 6.515625])
+
+
+def test_apfl():
+    """η = 1/16 and one step a round, so that α moves without leaving [0, 1]."""
+    play = start(APFL(), eta=1 / 16, local_steps=1).play()
+    assert play.models == {0: [0.5, 0.5], 1: [0.0, 1.0]}
+    assert play.state("personal") == [[0.25, 0.25], [0.0, 0.5]]
+    assert play.state("mixture") == [[0.5], [0.5]]  # v = w at first
+    assert play.w == [0.25, 0.75]
+    play.play()  # v̄ = (0.25, 0.5) and (0.125, 0.625), with gradients (−7.75, −7) and (0.25, −15.375)
+    assert play.state("mixture") == [[0.5 - 3.5 / 16], [0.5 - 3.78125 / 16]]
+    assert play.models == {0: [0.734375, 1.15625], 1: [0.21875, 1.703125]}
+    assert play.state("personal") == [[0.4921875, 0.46875], [-0.0078125, 0.98046875]]
+    assert play.own[0].tolist() == [0.734375 - 0.28125 * 0.2421875, 1.15625 - 0.28125 * 0.6875]
+    assert play.w == [0.4765625, 1.4296875]
+
+
+def test_fedamp():
+    """σ such that the models of round 0, 21.25 apart squared, weigh 1/8 for each other. λ/α = 1."""
+    play = start(FedAMP(attraction=0.25, distance=21.25 / log(2), proximity=1.0)).play()
+    assert play.models == {0: [3.0, 2.5], 1: [0.0, 6.0]}
+    assert play.w == [1.5, 4.25]
+    cloud = [play.algorithm.personal(play.server, client).values.tolist() for client in (0, 1)]
+    assert cloud[0] == pytest.approx([2.625, 2.9375])
+    assert cloud[1] == pytest.approx([0.375, 5.5625])
+    play.play()
+    assert play.models[0] == pytest.approx([4.640625, 3.6015625])
+    assert play.models[1] == pytest.approx([0.140625, 9.4765625])
+    assert not play.server.w.any()  # there is no common model
+
+
+def test_fedamp_keeps_a_silent_clients_model_and_weighs_others_one_at_most():
+    play = start(FedAMP(attraction=100.0, distance=100.0)).play()
+    kept = play.server.tensors["1"].tolist()
+    play.play(lost=[1])
+    assert play.server.tensors["1"].tolist() == kept
+    assert play.algorithm.personal(play.server, 0).values.tolist() == kept
+
+
+# What each is for
+
+MANY = Quadratics(
+    [[1.0, 2.0, 0.5], [2.0, 1.0, 1.0], [0.5, 0.5, 3.0], [1.0, 3.0, 0.25]],
+    [[8.0, 4.0, -3.0], [0.0, 16.0, 2.0], [-5.0, 1.0, 7.0], [3.0, 3.0, 3.0]],
+)
+
+
+@cache
+def settled(algorithm, rounds=150):
+    return Play(algorithm, MANY, eta=0.05, local_steps=5).play(rounds)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedNova(), Mime(correction=False)])
+def test_averaging_stops_short_of_the_optimum(algorithm):
+    assert torch.dist(torch.tensor(settled(algorithm).w), MANY.optimum) > 0.02
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Scaffold(),
+        Scaffold(control="start"),
+        FedGATE(),
+        FedGATE(server_rate=1.5),
+        FedGATE(compression="byte"),
+        VRLSGD(),
+        Mime(),
+        Mime(momentum=0.0),
+    ],
+    ids=str,
+)
+def test_corrected_steps_reach_the_optimum(algorithm):
+    assert torch.dist(torch.tensor(settled(algorithm).w), MANY.optimum) < 1e-4
+
+
+@pytest.mark.parametrize("algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte")], ids=str)
+def test_they_reach_it_though_replies_are_lost(algorithm):
+    play = Play(algorithm, MANY, eta=0.05, local_steps=5)
+    for round_ in range(50):
+        play.play(lost=[round_ % 4] if round_ % 3 == 0 else [])
+    play.play(150)
+    assert torch.dist(torch.tensor(play.w), MANY.optimum) < 1e-3
+
+
+@pytest.mark.parametrize("algorithm", [APFL(), APFL(adaptive=False), FedAMP()], ids=str)
+def test_every_client_has_a_better_model_of_its_own(algorithm):
+    play = settled(algorithm)
+    own = MANY.losses(torch.stack([play.own[client] for client in range(MANY.clients)]))
+    assert (own < MANY.losses(torch.tensor(play.w))).all()
+    if algorithm != APFL():  # and better than a few local steps would make the global one
+        plain = settled(FedAvg())
+        tuned = MANY.losses(torch.stack([plain.own[client] for client in range(MANY.clients)]))
+        assert (own < tuned).all()
+
+
+def test_stc_with_density_1_is_fedavg_bit_for_bit(digits):
+    fleet = Fleet(stragglers=0.3, inactive=0.1, lost=0.1)
+    stc, fedavg = (
+        train(digits, algorithm=algorithm, fleet=fleet, rounds=6, cohort=6, local_steps=4, evaluate_own_every="never")
+        for algorithm in (STC(density_up=1.0, density_down=1.0), FedAvg())
+    )
+    assert stc.summary["model_sha256"] == fedavg.summary["model_sha256"]
+    assert stc.summary["bytes"] == fedavg.summary["bytes"]
+
+
+def test_fedcurv_is_efl_without_compression_and_reweighting(digits):
+    """With the client's own part left in, as EFL does, and λ halved; the same to rounding, for EFL takes two steps."""
+    efl = EFL(
+        elasticity=0.5,
+        density_up=1.0,
+        density_down=1.0,
+        weighting="A",
+        step="explicit",
+        fisher="empirical",
+        participation="self-normalised",
+        answer_rates=False,
+    )
+    vectors = []
+    for algorithm in (efl, FedCurv(curvature=0.25, own="include")):
+        result = train(
+            digits, "linear", algorithm, COMPLETE, rounds=6, cohort=6, local_steps=4, evaluate_own_every="never"
+        )
+        vectors.append(torch.cat([p.detach().flatten() for p in result.model.parameters()]))
+    assert torch.allclose(*vectors, atol=1e-6)
+    plain = train(digits, "linear", FedAvg(), COMPLETE, rounds=6, cohort=6, local_steps=4, evaluate_own_every="never")
+    assert torch.dist(vectors[0], torch.cat([p.detach().flatten() for p in plain.model.parameters()])) > 1e-3
