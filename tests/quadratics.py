@@ -14,7 +14,7 @@ from efl.wire import Context, Layout, decode, encode
 
 
 class Quadratics:
-    buffers = torch.zeros(0)
+    buffers, device = torch.zeros(0), torch.device("cpu")
 
     def __init__(self, a, b):
         self.a, self.b = torch.tensor(a), torch.tensor(b)
@@ -43,6 +43,11 @@ class QuadraticRows:
         a, b = (matrix[x[:active, 0]] for matrix in (self.model.a, self.model.b))
         self.G[:active] = a * (self.W[:active] - b)
         return (a * (self.W[:active] - b).square()).sum(1) / 2
+
+    def descend(self, active, x, y, eta):
+        losses = self.gradient(active, x, y)
+        self.W[:active] -= eta * self.G[:active]
+        return losses
 
 
 @dataclass

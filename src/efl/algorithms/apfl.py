@@ -42,8 +42,8 @@ class APFL(FedAvg):
             w.sub_(gradient, alpha=eta)
             v.sub_(slope * a, alpha=eta)
             mixed.W[:active] = torch.lerp(w, v, share[:active])
-        work.state |= {"personal": personal, "mixture": share}
-        work.own = mixed.W.cpu()
+        work.state |= {"personal": personal.cpu(), "mixture": share.cpu()}
+        work.own = mixed.W
         return self._whole_models(work)
 
 

@@ -90,7 +90,7 @@ class LocalWork:
 
     def __post_init__(self) -> None:
         self.W = self.rows.W
-        self.own: Tensor | None = None  # the models clients use themselves, if not ``W``; `local_update` may say so
+        self.own = self.W  # the models clients use themselves, if not those they trained: `local_update` may say so
         self.losses = torch.zeros(len(self.steps))
         self._move(self.model.device)
 
@@ -107,17 +107,17 @@ class LocalWork:
     @property
     def new(self) -> Tensor:
         """Which rows (C,) work for the first time; what they keep is still zero."""
-        return torch.from_numpy(self.last < 0)
+        return torch.from_numpy(self.last < 0).to(self.W.device)
 
     @property
     def arrived(self) -> Tensor:
         """Which rows (C,) have worked before, and their last upload reached the server."""
-        return ~self.new & torch.tensor([lost is None for lost in self.lost])
+        return ~self.new & torch.tensor([lost is None for lost in self.lost], device=self.W.device)
 
     @property
     def away(self) -> Tensor:
         """How many rounds (C, 1) ago each row's last upload was; 1: in the round before."""
-        return torch.from_numpy(np.maximum(self.settings.round - self.last, 1)).unsqueeze(1)
+        return torch.from_numpy(np.maximum(self.settings.round - self.last, 1)).unsqueeze(1).to(self.W.device)
 
     def beside(self) -> Rows:
         """Models of the same clients at ``start``, whose gradients `descent` can find on the same mini-batches."""
@@ -126,14 +126,15 @@ class LocalWork:
     def full_gradient(self) -> tuple[Tensor, Tensor]:
         """∇f_k (C, n) and f_k (C,) at ``start`` over all samples; a client at a time, so company changes nothing."""
         one = self.model.rows(self.start, 1, batched=self.rows.batched)
-        gradients, losses = torch.zeros_like(self.W), torch.zeros_like(self.losses)
+        gradients, losses = torch.zeros_like(one.G.expand_as(self.W)), torch.zeros_like(self.losses)
         for row, total in enumerate(gradients):
-            x, y = self.data(row)
+            x, y = (part.to(self.model.device) for part in self.data(row))
             for first in range(0, len(x), SAMPLES_AT_ONCE):
                 some = slice(first, first + SAMPLES_AT_ONCE)
                 losses[row] += one.gradient(1, x[None, some], y[None, some])[0] * (len(x[some]) / len(x))
                 total.add_(one.G[0], alpha=len(x[some]) / len(x))
-        return gradients, losses
+        self.come_home()
+        return gradients.cpu(), losses.cpu()
 
     def descent(self, *beside: Rows) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
@@ -167,8 +168,12 @@ class LocalWork:
         self._finish()
 
     def _finish(self) -> None:
-        self._move(torch.device("cpu"))
         self.losses /= self.steps_done.clamp(min=1)
+        self.come_home()
+
+    def come_home(self) -> None:
+        """Bring everything to the CPU."""
+        self._move(torch.device("cpu"))
 
     def _move(self, device: torch.device) -> None:
         self.W, self.start, self.losses = (tensor.to(device) for tensor in (self.W, self.start, self.losses))

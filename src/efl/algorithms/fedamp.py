@@ -52,7 +52,8 @@ class FedAMP(FedAvg):
 
     def local_update(self, work: LocalWork) -> list[Parts]:
         """SGD on f_k + λ/(2α) ‖w − u_k‖² from u_k."""
-        cloud = torch.stack([work.start if told is None else vector(told) for told in work.personal])
+        at = work.W.device
+        cloud = torch.stack([work.start if told is None else vector(told).to(at) for told in work.personal])
         work.W.copy_(cloud)
         eta = work.settings.eta
         for active, gradient in work.descent():

@@ -79,8 +79,9 @@ class FedCurv(FedAvg):
         """Σ u_j and Σ u_j w_j over the others of the last round, for every row."""
         fisher = pulled = torch.zeros_like(work.W)
         if "field" in work.shared:
-            field = received(work.shared["field"], work.start)
-            fisher, pulled = field.fisher.expand_as(fisher), (field.fisher * field.anchor).expand_as(fisher)
+            field = received(work.shared["field"], work.start.cpu())
+            sums = field.fisher, field.fisher * field.anchor
+            fisher, pulled = (total.to(work.W.device).expand_as(work.W) for total in sums)
         if self.own == "exclude":
             among = work.arrived[:, None] & (work.away == 1)
             u = torch.where(among, work.state["fisher"], 0.0)

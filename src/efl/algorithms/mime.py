@@ -59,7 +59,7 @@ class Mime(FedAvg):
         if not self._steps(work.settings):
             gradients, work.losses = work.full_gradient()
             return [{"update": Dense(row)} for row in gradients.numpy()]
-        told = {name: vector(part) for name, part in work.shared.items()}
+        told = {name: vector(part).to(work.W.device) for name, part in work.shared.items()}
         eta, momentum = work.settings.eta, told.get("momentum", torch.zeros_like(work.start))
         there = [work.beside()] if "gradient" in told else []
         for active, gradient in work.descent(*there):

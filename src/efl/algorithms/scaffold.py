@@ -52,16 +52,17 @@ class Scaffold(FedAvg):
         """Corrected SGD, and the new c_k."""
         own, eta = work.state["control"], work.settings.eta
         told = torch.where(work.arrived[:, None], own, work.state["told"])
-        everybody = vector(work.shared["control"]) if "control" in work.shared else torch.zeros_like(work.start)
-        correction = everybody - own
+        correction = -own
+        if "control" in work.shared:
+            correction += vector(work.shared["control"]).to(work.W.device)
         for active, gradient in work.descent():
             work.W[:active].sub_(gradient + correction[:active], alpha=eta)
         if self.control == "start":
             renewed, _ = work.full_gradient()
         else:
-            renewed = (work.start - work.W) / (work.steps_done * eta).unsqueeze(1) - correction
-        work.state |= {"control": renewed, "told": told}
-        changes = (renewed - told).numpy()
+            renewed = (work.start - work.W) / (work.steps_done * eta).unsqueeze(1) - correction.cpu()
+        work.state |= {"control": renewed, "told": told.cpu()}
+        changes = (renewed - work.state["told"]).numpy()
         return [
             {**parts, "control": Dense(change)} for parts, change in zip(self._whole_models(work), changes, strict=True)
         ]

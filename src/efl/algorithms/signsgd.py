@@ -41,7 +41,7 @@ class SignSGD(FedAvg):
         total = torch.zeros_like(work.W)
         for active, gradient in work.descent():
             total[:active] += gradient
-        return [{"update": signs(row, work.settings)} for row in total]
+        return [{"update": signs(row, work.settings)} for row in total.cpu()]
 
     def aggregate(
         self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings

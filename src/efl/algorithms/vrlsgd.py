@@ -33,7 +33,7 @@ class VRLSGD(FedAvg):
             work.W[:active].sub_(gradient - difference[:active], alpha=work.settings.eta)
         parts, moved = self._uploads(work)
         step = -moved / (work.steps_done * work.settings.eta).unsqueeze(1)
-        work.state |= {"difference": difference, "step": step, "start": work.start.expand_as(step).clone()}
+        work.state |= {"difference": difference.cpu(), "step": step, "start": work.start.expand_as(step).clone()}
         return parts
 
     def _difference(self, work: LocalWork) -> Tensor:

@@ -186,8 +186,9 @@ class ScoreOwn:
         """An accuracy for each; nothing is sent, stored or billed."""
         work, _ = hand.local_work(self.briefing, self.tasks, Purpose.OWN_MODEL)
         tests = [hand.workshop.federation.test[task.client] for task in self.tasks]
-        own = work.W if work.own is None else work.own
-        return [float(correct(hand, own[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)]
+        return [
+            float(correct(hand, work.own[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)
+        ]
 
 
 def correct(hand: Hand, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
