@@ -1,7 +1,7 @@
 """Algorithms played on quadratics, f_k(w) = ½ Σ a_k (w − b_k)², with every number in sight.
 
 `Quadratics` stands in for a network and its data; a client's mini-batch is its number. `Play` is the engine without
-networks, workers and files: every client works in every round, and what is sent goes through its bytes.
+networks, workers and files: every client works in every round if not absent, and what is sent goes through its bytes.
 """
 
 from dataclasses import dataclass, field
@@ -79,16 +79,17 @@ class Play:
     def through_bytes(self, payload):
         return None if payload is None else decode(encode(payload, self.context), self.context)
 
-    def play(self, rounds=1, steps=None, lost=()):
+    def play(self, rounds=1, steps=None, lost=(), absent=()):
         """Rounds in which client k does ``steps[k]`` steps (all of them by default) and some replies are lost."""
+        present = [client for client in range(self.problem.clients) if client not in absent]
         for _ in range(rounds):
-            self._round([self.local_steps] * self.problem.clients if steps is None else steps, set(lost))
+            self._round(present, [self.local_steps] * self.problem.clients if steps is None else steps, set(lost))
         return self
 
-    def _round(self, steps, lost):
+    def _round(self, present, steps, lost):
         self.w_before = self.w
         settings = RoundSettings(self.rounds, self.eta, self.local_steps, 1, self.context.layout)
-        clients = sorted(range(self.problem.clients), key=lambda client: -steps[client])
+        clients = sorted(present, key=lambda client: -steps[client])
         work = self._work(clients, [steps[client] for client in clients], settings)
         uploads = self.algorithm.local_update(work)
         contributions = []
@@ -102,7 +103,7 @@ class Play:
             if client not in lost:
                 contributions.append(Contribution(client, 1, share, 1.0, 1.0, steps[client], parts))
         contributions.sort(key=lambda contribution: contribution.client)
-        self.lost = lost
+        self.lost = self.lost - set(clients) | lost
         self.server, step = self.algorithm.aggregate(self.server, contributions, settings)
         if step is not None:
             w = torch.from_numpy(self.through_bytes(step).onto(self.server.w.numpy()))

@@ -107,6 +107,13 @@ def test_vrlsgd_forgets_a_round_whose_reply_was_lost():
     assert play.state("difference") == [[0.0, 0.0], [0.0, 0.0]]  # the mean was client 1's own; client 2 was not heard
 
 
+def test_vrlsgd_takes_the_mean_over_rounds_that_a_client_sat_out():
+    play = start(VRLSGD()).play().play(absent=[1])
+    assert play.w == [2.953125, 5.75]
+    play.play()  # the model moved by that in two rounds, from zero
+    assert play.state("difference")[1] == [2.953125 / 1.0, -14 + 5.75 / 1.0]
+
+
 def test_fedgate():
     play = start(FedGATE(server_rate=2.0)).play()
     assert play.w == [3.5, 10.0]
@@ -213,6 +220,15 @@ def test_fedcurv():
     assert play.w == pytest.approx([2.142578125, 6.515625])
 
 
+@pytest.mark.usefixtures("fisher_is_curvature")
+def test_fedcurv_takes_out_ones_own_part_only_if_it_is_in():
+    play = start(FedCurv(curvature=0.25)).play().play(absent=[1])
+    assert play.w == pytest.approx([3.4375, 4.65625])
+    play.play()  # nobody else pulls client 1; client 2 is pulled to where client 1 ended, from its second step on
+    assert play.models[0][0] == pytest.approx(3.4375 + 0.25 * 4.5625 + 0.25 * 3.421875)
+    assert play.models[1][0] == pytest.approx(1.71875 - 0.859375 + 0.125 * 1.71875)
+
+
 def test_apfl():
     """η = 1/16 and one step a round, so that α moves without leaving [0, 1]."""
     play = start(APFL(), eta=1 / 16, local_steps=1).play()
@@ -226,6 +242,11 @@ def test_apfl():
     assert play.state("personal") == [[0.4921875, 0.46875], [-0.0078125, 0.98046875]]
     assert play.own[0].tolist() == [0.734375 - 0.28125 * 0.2421875, 1.15625 - 0.28125 * 0.6875]
     assert play.w == [0.4765625, 1.4296875]
+
+
+def test_apfl_starts_a_personal_model_from_the_first_one_sent():
+    play = start(APFL(adaptive=False), eta=1 / 16, local_steps=1).play(absent=[1]).play()
+    assert play.state("personal")[1] == [0.5 - 0.5 * 1.0 / 16, 0.5 + 0.5 * 15.5 / 16]
 
 
 def test_fedamp():

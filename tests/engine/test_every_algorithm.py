@@ -18,7 +18,7 @@ FLEET = Fleet(stragglers=0.3, inactive=0.1, lost=0.2)
 def made(federation, name, checkpoint_every=10, **engine):
     table = {
         "federation": {"clients": len(federation)},
-        "training": {"rounds": 7, "cohort": 8, "local_steps": 3, "evaluate_every": 4, "evaluate_own_every": 4},
+        "training": {"rounds": 5, "cohort": 6, "local_steps": 3, "evaluate_every": 4, "evaluate_own_every": 4},
         "engine": engine,
         "track": {"checkpoint_every": checkpoint_every},
     }
@@ -38,7 +38,7 @@ def test_workers_rows_and_interruptions_make_no_difference(digits, name, tmp_pat
     setup = made(digits, name, checkpoint_every=2, workers=1)
     directory = RunDirectory.create(tmp_path / "run", setup.experiment)
     with pytest.raises(KeyboardInterrupt):
-        Run(setup, directory, [StopAt(4)]).execute()
+        Run(setup, directory, [StopAt(2)]).execute()
     assert comparable(Run(made(digits, name, checkpoint_every=2, workers=1), directory).execute()) == expected
 
 
