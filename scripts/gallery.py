@@ -1,7 +1,7 @@
 """The gallery of docs/fleet.md: what each kind of irregularity does to FedAvg, FedProx and EFL, a picture each.
 
 Digits, 20 clients. Run it from the root of the repository; it takes some minutes on one core, and goes on where it was
-stopped. A picture has a panel for each algorithm and a curve for each way; bands span the seeds, where there are several.
+stopped. A picture has a panel for each algorithm and a curve for each way; bands span the seeds if there are several.
 
     python scripts/gallery.py [--only NAME] [--seeds 1] [--runs DIR]
 """
