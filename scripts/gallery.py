@@ -1,9 +1,9 @@
 """The gallery of docs/fleet.md: what each kind of irregularity does to FedAvg, FedProx and EFL, a picture each.
 
 Digits, 20 clients. Run it from the root of the repository; it takes some minutes on one core, and goes on where it was
-stopped. A picture has a panel for each algorithm and a curve for each way; bands span the seeds.
+stopped. A picture has a panel for each algorithm and a curve for each way; bands span the seeds if there are several.
 
-    python scripts/gallery.py [--only NAME] [--seeds 2] [--runs DIR]
+    python scripts/gallery.py [--only NAME] [--seeds 1] [--runs DIR]
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def main() -> None:
     """Make what is missing, and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=[picture.name for picture in PICTURES])
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=Path("runs/gallery"))
     arguments = parser.parse_args()
     for picture in PICTURES:

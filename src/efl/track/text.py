@@ -37,7 +37,7 @@ def duration(seconds: float) -> str:
     >>> duration(42), duration(5400), duration(200_000)
     ('42 s', '1.5 h', '2.3 days')
     """
-    for unit, size, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
+    for unit, size, most in (("s", 1, 120), ("min", 60, 60), ("h", 3600, 48)):
         if seconds < size * most:
             return f"{seconds:.0f} s" if size == 1 else f"{seconds / size:.1f} {unit}"
     return f"{seconds / 86400:.1f} days"
