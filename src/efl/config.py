@@ -32,6 +32,7 @@ class FederationSection(Section):
     partition: str = "auto"
     data_dir: str | None = None
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    evaluate_on: Literal["test", "validation"] = "test"
 
 
 class ModelSection(Section):

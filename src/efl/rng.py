@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     OWN_MODEL = 8
     LAYERS = 9
     MEMBERSHIP = 10
+    VALIDATION = 11
 
 
 def stream(seed: int, purpose: Purpose, round_: int = 0, client: int = 0) -> np.random.Generator:

@@ -44,12 +44,24 @@ def plain_table(*titles: str) -> Table:
     return table
 
 
-def run_all(jobs: list[Job], where: Path, workers: int | None, quiet: bool) -> dict[str, list[Record]]:
-    """Play these runs, those that are finished excepted; summaries by label."""
+def run_all(
+    jobs: list[Job],
+    where: Path,
+    workers: int | None,
+    quiet: bool,
+    then: Callable[[Job, Record], None] | None = None,
+) -> dict[str, list[Record]]:
+    """Play these runs, those that are finished excepted; summaries by label. ``then`` is told of each as it ends."""
     from efl.comparison import refuse_run_directory, run_jobs
 
     refuse_run_directory(where)
-    with _counting(len(jobs), quiet) as done:
+    with _counting(len(jobs), quiet) as show:
+
+        def done(job: Job, summary: Record) -> None:
+            for listener in (show, then):
+                if listener is not None:
+                    listener(job, summary)
+
         return run_jobs(jobs, workers, done)
 
 

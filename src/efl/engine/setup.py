@@ -117,6 +117,8 @@ def prepare(
             seed=seed,
             data_dir=section.data_dir,
         )
+        if section.evaluate_on == "validation":
+            federation = federation.for_tuning(section.test_fraction, seed)
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
     fleet.check(len(federation), seed)

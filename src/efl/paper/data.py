@@ -1,0 +1,61 @@
+"""The data sets of the paper's experiments with their networks and training, at three sizes.
+
+``smoke`` stands in for them with what needs no files and seconds of training; ``small`` is the real data with smaller
+networks where the paper's take hours, and with fewer rounds; ``full`` is the paper's setting as far as it tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from efl.paper.study import Setting, Tables
+
+ScaleName = Literal["smoke", "small", "full"]
+REGULAR = {"stragglers": 0.0, "inactive": 0.0}
+
+
+def _tables(
+    dataset: str, partition: str, model: str, clients: int = 100, *, own_looks: int = 5, **training: Any
+) -> Tables:
+    rounds = training["rounds"]
+    looks = {"evaluate_every": max(1, rounds // 30), "evaluate_own_every": max(1, rounds // own_looks)}
+    return {
+        "federation": {"dataset": dataset, "clients": clients, "partition": partition},
+        "model": {"name": model},
+        "training": {"cohort": 10, "local_steps": 20, "batch_size": 20, "decay": 0.0, **looks, **training},
+        "fleet": REGULAR,
+    }
+
+
+DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
+    "smoke": {
+        "mnist": _tables("digits", "classes:2", "mlp", 20, rounds=12, learning_rate=0.1, local_steps=10),
+        "emnist": _tables("digits", "classes:3", "linear", 20, rounds=12, learning_rate=0.1, local_steps=10),
+        "cifar100": _tables("digits", "dirichlet:0.1", "cnn", 20, rounds=8, learning_rate=0.05, local_steps=5),
+        "sent140": _tables("synthetic:1,1", "natural", "linear", 20, rounds=12, learning_rate=0.05, local_steps=10),
+        "shakespeare": _tables("synthetic:0,0", "natural", "linear", 20, rounds=12, learning_rate=0.05, local_steps=10),
+    },
+    "small": {
+        "mnist": _tables("mnist", "classes:2", "cnn", rounds=150, learning_rate=0.1),
+        "emnist": _tables("emnist", "classes:5", "cnn", rounds=60, learning_rate=0.1),
+        "cifar100": _tables("cifar100", "classes:5", "vgg11", rounds=60, learning_rate=0.05, cohort=5, own_looks=2),
+        "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=40, learning_rate=1.0, own_looks=2),
+        "shakespeare": _tables(
+            "shakespeare", "natural", "char_lstm", rounds=20, learning_rate=4.0, cohort=4, batch_size=10, own_looks=1
+        ),
+    },
+    "full": {
+        "mnist": _tables("mnist", "classes:2", "resnet50", rounds=500, learning_rate=0.05, own_looks=20),
+        "emnist": _tables("emnist", "classes:5", "resnet50", rounds=500, learning_rate=0.05, own_looks=20),
+        "cifar100": _tables("cifar100", "classes:5", "vgg11", rounds=1000, learning_rate=0.05, own_looks=20),
+        "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=500, learning_rate=1.0, own_looks=20),
+        "shakespeare": _tables("shakespeare", "natural", "char_lstm", rounds=500, learning_rate=4.0, own_looks=20),
+    },
+}
+
+
+def setting(scale: ScaleName, dataset: str, name: str | None = None, **changes: Mapping[str, Any]) -> Setting:
+    """A data set at a scale, with some keys of its sections changed."""
+    tables = {section: {**table, **changes.get(section, {})} for section, table in DATA[scale][dataset].items()}
+    return Setting(name or dataset, tables)
