@@ -148,10 +148,13 @@ class Fleet(Settings):
         inactivity = self._inactivity(round_)
         steps = np.full(len(clients), local_steps, dtype=np.int64)
         lost = np.zeros(len(clients), dtype=bool)
-        for i, client in enumerate(clients):
-            rng = stream(seed, Purpose.BEHAVIOUR, round_, int(client))
+        for i, client in enumerate(clients.tolist()):
+            silence = inactivity(client)
+            if not (silence or self.stragglers or self.lost):
+                continue  # nothing is left to chance, as where a trace says it all
+            rng = stream(seed, Purpose.BEHAVIOUR, round_, client)
             inactive, straggling, gone = rng.random(3)
-            if inactive < inactivity(int(client)):
+            if inactive < silence:
                 steps[i] = 0
             elif straggling < self.stragglers:
                 steps[i] = min(max(draw(rng, local_steps), 0), local_steps)
