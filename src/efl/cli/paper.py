@@ -95,7 +95,8 @@ def _figure(name: str, scale: str, datasets: str | None, out: Path | None, worke
 
     make = figures.FIGURES[name]
     whole = make(scale)
-    known = list(dict.fromkeys(setting.name.partition(",")[0] for setting in whole.study.settings))
+    names = [setting.name.removeprefix("for ").partition(",")[0] for setting in whole.study.settings]
+    known = list(dict.fromkeys(names))
     figure = make(scale, _named(datasets, known))
     _build_up(figure.study, scale, out, workers, quiet, lambda results, where: figures.write(figure, results, where))
 

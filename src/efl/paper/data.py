@@ -16,7 +16,7 @@ REGULAR = {"stragglers": 0.0, "inactive": 0.0}
 
 
 def _tables(
-    dataset: str, partition: str, model: str, clients: int = 100, *, own_looks: int = 5, **training: Any
+    dataset: str, partition: str, model: str, clients: int = 100, *, own_looks: int = 2, **training: Any
 ) -> Tables:
     rounds = training["rounds"]
     looks = {"evaluate_every": max(1, rounds // 30), "evaluate_own_every": max(1, rounds // own_looks)}
@@ -30,17 +30,17 @@ def _tables(
 
 DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
     "smoke": {
-        "mnist": _tables("digits", "classes:2", "mlp", 20, rounds=12, learning_rate=0.1, local_steps=10),
-        "emnist": _tables("digits", "classes:3", "linear", 20, rounds=12, learning_rate=0.1, local_steps=10),
-        "cifar100": _tables("digits", "dirichlet:0.1", "cnn", 20, rounds=8, learning_rate=0.05, local_steps=5),
-        "sent140": _tables("synthetic:1,1", "natural", "linear", 20, rounds=12, learning_rate=0.05, local_steps=10),
-        "shakespeare": _tables("synthetic:0,0", "natural", "linear", 20, rounds=12, learning_rate=0.05, local_steps=10),
+        "mnist": _tables("digits", "classes:2", "mlp", 10, rounds=8, learning_rate=0.1, local_steps=5),
+        "emnist": _tables("digits", "classes:3", "linear", 10, rounds=8, learning_rate=0.1, local_steps=5),
+        "cifar100": _tables("digits", "classes:3", "cnn", 10, rounds=4, learning_rate=0.05, local_steps=3, cohort=5),
+        "sent140": _tables("synthetic:1,1", "natural", "linear", 10, rounds=8, learning_rate=0.05, local_steps=5),
+        "shakespeare": _tables("synthetic:0,0", "natural", "linear", 10, rounds=8, learning_rate=0.05, local_steps=5),
     },
     "small": {
-        "mnist": _tables("mnist", "classes:2", "cnn", rounds=150, learning_rate=0.1),
+        "mnist": _tables("mnist", "classes:2", "cnn", rounds=150, learning_rate=0.1, own_looks=5),
         "emnist": _tables("emnist", "classes:5", "cnn", rounds=60, learning_rate=0.1),
-        "cifar100": _tables("cifar100", "classes:5", "vgg11", rounds=60, learning_rate=0.05, cohort=5, own_looks=2),
-        "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=40, learning_rate=1.0, own_looks=2),
+        "cifar100": _tables("cifar100", "classes:5", "vgg11", rounds=60, learning_rate=0.05, cohort=5),
+        "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=40, learning_rate=1.0),
         "shakespeare": _tables(
             "shakespeare", "natural", "char_lstm", rounds=20, learning_rate=4.0, cohort=4, batch_size=10, own_looks=1
         ),
@@ -58,4 +58,4 @@ DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
 def setting(scale: ScaleName, dataset: str, name: str | None = None, **changes: Mapping[str, Any]) -> Setting:
     """A data set at a scale, with some keys of its sections changed."""
     tables = {section: {**table, **changes.get(section, {})} for section, table in DATA[scale][dataset].items()}
-    return Setting(name or dataset, tables)
+    return Setting(("for " if scale == "smoke" else "") + (name or dataset), tables)

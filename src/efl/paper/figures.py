@@ -14,7 +14,7 @@ from efl.track.figures import COLOURS, Panel, Series
 from efl.track.plots import draw_panels
 from efl.track.tables import markdown
 
-SIZES: Mapping[ScaleName, tuple[int, int, int]] = {"smoke": (1, 2, 6), "small": (1, 3, 20), "full": (3, 3, 100)}
+SIZES: Mapping[ScaleName, tuple[int, int, int]] = {"smoke": (1, 2, 2), "small": (1, 3, 20), "full": (3, 3, 100)}
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,8 @@ class Figure:
 
 def figure1(scale: ScaleName, datasets: Sequence[str] = ("cifar100", "emnist")) -> Figure:
     """Accuracy over rounds where clients are alike and where they hold few classes each."""
-    partitions = {
-        "smoke": ("iid", "classes:1"),
-        "small": ("iid", "classes:5"),
-        "full": ("iid", "classes:20", "classes:5"),
-    }
+    few = {"smoke": ("classes:2",), "small": ("classes:5",), "full": ("classes:20", "classes:5")}
+    partitions = ("iid", *few[scale])
     settings = [
         setting(scale, name, f"{name}, {partition}", federation={"partition": partition})
         for name in datasets

@@ -35,7 +35,7 @@ PAPER = {
 
 def study(scale: ScaleName, datasets: Sequence[str] = DATASETS) -> Study:
     """The runs of the table."""
-    size = {"smoke": (1, 2, 6), "small": (1, 3, 30), "full": (3, 3, 100)}
+    size = {"smoke": (1, 2, 2), "small": (1, 3, 30), "full": (3, 3, 100)}
     seeds, tries, tuning_rounds = size[scale]
     return Study(
         "table3", [setting(scale, name) for name in datasets], METHODS, seeds, tries, tuning_rounds, "bmta_local"
