@@ -119,3 +119,16 @@ def test_sentiment_lstm_passes_65_percent(prepared, algorithm):
     federation = efl.load("sent140", clients=100, data_dir=prepared("sent140"))
     settings = {"rounds": 30, "learning_rate": 1.0, "decay": 0.0, "evaluate_every": 5}
     assert accuracy_reached(federation, algorithm, 0.65, **settings) >= 0.65
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["table3", "figure1", "figure2", "figure3"])
+def test_every_table_and_figure_of_the_paper_is_made_on_stand_ins(tmp_path, name):
+    command = [sys.executable, "-m", "efl", "paper", name, "--scale=smoke", "--workers=1", "--out", tmp_path]
+    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if name == "table3":  # stand-ins have no numbers of the paper beside them
+        assert table.count("| – |") == 4 * 6
+        assert (tmp_path / "table.tex").exists()
+    else:
+        assert "–" not in table
+        assert (tmp_path / "figure.png").stat().st_size > 30_000
