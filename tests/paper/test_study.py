@@ -31,11 +31,8 @@ def played(jobs_seen):
 
 def test_the_best_candidate_on_held_out_data_is_tested_with_every_seed(tmp_path):
     still = Candidate(rate=1e-6)  # learns nothing
-    digits = {
-        **TINY,
-        "federation": {"dataset": "digits", "clients": 4, "partition": "iid"},
-        "model": {"name": "linear"},
-    }
+    federation = {"dataset": "digits", "clients": 4, "partition": "iid"}
+    digits = {**TINY, "federation": federation, "fleet": {"stragglers": 0.0, "inactive": 0.0}}
     method = Method("A", "fedavg", {}, (still, Candidate(3.0)))
     study = Study("s", [Setting("tiny", digits)], [method], seeds=2, tries=2)
     jobs = []

@@ -90,51 +90,28 @@ def table3(
     _build_up(plan, scale, out, workers, quiet, lambda results, where: table.write(plan, results, where))
 
 
-def _figure(name: str, scale: str, datasets: str | None, out: Path | None, workers: int | None, quiet: bool) -> None:
-    from efl.paper import figures
+def _figure(name: str, what: str) -> None:
+    """Make the command that draws a figure."""
 
-    make = figures.FIGURES[name]
-    whole = make(scale)
-    names = [setting.name.removeprefix("for ").partition(",")[0] for setting in whole.study.settings]
-    known = list(dict.fromkeys(names))
-    figure = make(scale, _named(datasets, known))
-    _build_up(figure.study, scale, out, workers, quiet, lambda results, where: figures.write(figure, results, where))
+    @app.command(name, help=what)
+    def figure(
+        scale: StudyScaleOption = "small",
+        datasets: DatasetsOption = None,
+        out: OutOption = None,
+        workers: WorkersOption = None,
+        quiet: QuietOption = False,
+    ) -> None:
+        from efl.paper import figures
 
-
-@app.command()
-def figure1(
-    scale: StudyScaleOption = "small",
-    datasets: DatasetsOption = None,
-    out: OutOption = None,
-    workers: WorkersOption = None,
-    quiet: QuietOption = False,
-) -> None:
-    """Accuracy over rounds, clients alike and unlike: FedProx, SCAFFOLD, APFL and EFL."""
-    _figure("figure1", scale, datasets, out, workers, quiet)
+        make = figures.FIGURES[name]
+        names = [setting.name.removeprefix("for ").partition(",")[0] for setting in make(scale).study.settings]
+        drawn = make(scale, _named(datasets, list(dict.fromkeys(names))))
+        _build_up(drawn.study, scale, out, workers, quiet, lambda results, where: figures.write(drawn, results, where))
 
 
-@app.command()
-def figure2(
-    scale: StudyScaleOption = "small",
-    datasets: DatasetsOption = None,
-    out: OutOption = None,
-    workers: WorkersOption = None,
-    quiet: QuietOption = False,
-) -> None:
-    """What the elastic term brings: no elasticity against the best one."""
-    _figure("figure2", scale, datasets, out, workers, quiet)
-
-
-@app.command()
-def figure3(
-    scale: StudyScaleOption = "small",
-    datasets: DatasetsOption = None,
-    out: OutOption = None,
-    workers: WorkersOption = None,
-    quiet: QuietOption = False,
-) -> None:
-    """Few clients a round: EFL against FedAvg."""
-    _figure("figure3", scale, datasets, out, workers, quiet)
+_figure("figure1", "Accuracy over rounds, clients alike and unlike: FedProx, SCAFFOLD, APFL and EFL.")
+_figure("figure2", "What the elastic term brings: no elasticity against the best one.")
+_figure("figure3", "Few clients a round: EFL against FedAvg.")
 
 
 def _named(datasets: str | None, known: Sequence[str]) -> Sequence[str]:
