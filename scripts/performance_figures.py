@@ -53,20 +53,24 @@ def draw_scale(points: Sequence[scale.Point], path: Path) -> None:
         line = [point for point in points if all(getattr(point, name) == fixed for name, fixed in others.items())]
         line.sort(key=value)
         x = [value(point) for point in line]
-        curve(axes[0, column], x, [1e3 * point.round for point in line])
-        curve(axes[1, column], x, [point.memory for point in line])
-        axes[1, column].set(xlabel=label, xscale="log", ylim=(0, None))
+        names = [point.network for point in line] if thing == "network" else []
+        curve(axes[0, column], x, [1e3 * point.round for point in line], names)
+        curve(axes[1, column], x, [point.memory for point in line], names)
+        axes[1, column].set(xlabel=label, xscale="log")
         if thing in ("cohort", "workers"):
             axes[1, column].set_xticks(x, [str(number) for number in x])
             axes[1, column].minorticks_off()
     axes[0, 0].set(ylabel="a round, ms", yscale="log")
-    axes[1, 0].set(ylabel="memory, MB")
+    axes[1, 0].set(ylabel="memory, MB", ylim=(0, 1.15 * max(point.memory for point in points)))
     save(figure, path)
 
 
-def curve(axis: Axes, x: Sequence[float], y: Sequence[float]) -> None:
-    """One line with its points."""
-    axis.plot(x, y, "-o", color=OURS, markersize=4, lw=1.6)
+def curve(axis: Axes, x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> None:
+    """One line with its points; points that have names have no line, for they are different kinds of things."""
+    axis.plot(x, y, "o" if names else "-o", color=OURS, markersize=4, lw=1.6)
+    for name, *where in zip(names, x, y, strict=False):
+        axis.annotate(name, where, (0, 6), textcoords="offset points", ha="center", fontsize=8)
+    axis.margins(x=0.15)
     axis.grid(alpha=0.25)
     tidy(axis, "top", "right")
 
