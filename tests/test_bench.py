@@ -2,7 +2,7 @@
 
 from efl.algorithms import ALGORITHMS
 from efl.bench.overhead import ratios
-from efl.bench.scale import point
+from efl.bench.scale import point, settings
 from efl.bench.speed import multiplications, ratio
 from efl.models import Task, build
 
@@ -29,3 +29,10 @@ def test_overhead_knows_every_algorithm(digits):
 def test_ten_thousand_clients_take_no_more_room_than_their_cohort():
     few, many = (point(clients, 5, "linear", 1, rounds=3) for clients in (10, 10_000))
     assert many.memory < few.memory + 100
+
+
+def test_clients_cohort_network_and_workers_grow_one_at_a_time():
+    middle = (1000, 10, "mlp200", 1)
+    changed = [[a != b for a, b in zip(setting, middle, strict=True)] for *setting, _ in settings(15, 100_000)]
+    assert all(sum(one) <= 1 for one in changed)
+    assert [sum(column) for column in zip(*changed, strict=True)] == [3, 2, 3, 2]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +20,12 @@ from efl.engine.processor import quick_arithmetic
 from efl.federation import Federation
 
 WARM_UP = 2
-PAGE = 4096
 POOL, TRAIN, TEST = 20_000, 40, 4  # samples in all, and of a client; clients share them
 
 
 @dataclass(frozen=True)
 class Point:
-    """A setting, what it takes to start, a round, and the memory of this process without files' pages."""
+    """A setting, what it takes to start, a round, and the memory of all its processes without files' pages."""
 
     clients: int
     cohort: int
@@ -43,17 +45,25 @@ class Point:
 
 
 def measure(rounds: int, most_clients: int = 100_000) -> Iterator[Point]:
-    """EFL, one thing after another growing."""
+    """EFL, one thing after another growing; every point in a process of its own, whose memory nobody used before."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as fresh:
+        for setting in settings(rounds, most_clients):
+            yield fresh.submit(point, *setting).result()
+
+
+def settings(rounds: int, most_clients: int) -> Iterator[tuple[int, int, str, int, int]]:
+    """Clients, cohort, network, workers, rounds of each point; 1000, 10, mlp200, 1 is in the middle of all."""
     clients = 100
     while clients <= most_clients:
-        yield point(clients, 10, "mlp200", 1, rounds)
+        yield clients, 10, "mlp200", 1, rounds
         clients *= 10
     for cohort in (30, 100):
-        yield point(1000, cohort, "mlp200", 1, max(3, rounds // 4))
+        yield 1000, cohort, "mlp200", 1, max(3, rounds // 4)
     for network in ("linear", "cnn", "cnn_large"):
-        yield point(1000, 10, network, 1, 3 if network == "cnn_large" else rounds)
+        yield 1000, 10, network, 1, 3 if network == "cnn_large" else rounds
     for workers in (2, 4):
-        yield point(1000, 10, "mlp200", workers, rounds)
+        yield 1000, 10, "mlp200", workers, rounds
 
 
 def point(clients: int, cohort: int, network: str, workers: int, rounds: int) -> Point:
@@ -70,9 +80,7 @@ def point(clients: int, cohort: int, network: str, workers: int, rounds: int) ->
             began = time.perf_counter()
             coordinator.play(round_)
             times.append(time.perf_counter() - began)
-        return Point(
-            clients, cohort, network, setup.model.n, workers, start, median(times[WARM_UP:]), _resident_megabytes()
-        )
+        return Point(clients, cohort, network, setup.model.n, workers, start, median(times[WARM_UP:]), _megabytes())
 
 
 def many_clients(count: int) -> Federation:
@@ -83,9 +91,13 @@ def many_clients(count: int) -> Federation:
     return Federation(x, torch.arange(POOL) % 10, list(held[:, :TRAIN]), list(held[:, TRAIN:]), classes=10)
 
 
-def _resident_megabytes() -> float:
-    """Memory in use now; 0 where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
-    except OSError:
-        return 0.0
+def _megabytes() -> float:
+    """Memory in use now, by this process and its workers; what they share counts once. 0 where Linux does not tell."""
+    kilobytes = 0
+    for pid in (os.getpid(), *(worker.pid for worker in multiprocessing.active_children())):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            return 0.0
+        kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+    return kilobytes * 1024 / 1e6
