@@ -70,8 +70,8 @@ class Gradients(TorchFunctionMode):
                 view.sub_(gradient, alpha=eta)
 
     def passed(self, weight: int, bias: int, delta: Tensor, x: Tensor) -> None:
-        """A linear layer's gradients are δᵀx and Σδ."""
-        self._products[weight], self._sums[bias] = (delta.t(), x), delta
+        """A linear layer's gradients are δᵀx and Σδ; x without its history, which leads back here and would stay."""
+        self._products[weight], self._sums[bias] = (delta.t(), x.detach()), delta
 
     def _taken(self, number: int) -> Tensor | None:
         """What autograd itself left for a parameter."""
