@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -162,6 +162,19 @@ class Federation:
         if not isinstance(partition, str):
             owners, partition = dealt_by(partition, dataset), "natural"
         return cls.from_tensors(x, y, clients, partition, owners=owners, **more)
+
+    def only(self, client: int) -> Federation:
+        """One client's samples, in the same order, as a federation of one."""
+        train, test = self.train[client], self.test[client]
+        mine = torch.from_numpy(np.concatenate([train, test]))
+        places = np.arange(len(mine))
+        return replace(
+            self,
+            x=self.x[mine],
+            y=self.y[mine],
+            train=[places[: len(train)]],
+            test=[places[len(train) :]],
+        )
 
     def __len__(self) -> int:
         return len(self.train)
