@@ -19,7 +19,9 @@ MAY_IMPORT = {
     "track": {"engine"},
     "bench": {"engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
     "paper": {"comparison", "config", "engine", "theory", "track"},
-    "cli": {"api", "bench", "comparison", "config", "engine", "federation", "paper", "track"},
+    "flower": {"wire", "federation", "models", "fleet", "algorithms", "config", "engine"},
+    "deploy": {"config", "engine"},
+    "cli": {"api", "bench", "comparison", "config", "deploy", "engine", "federation", "paper", "track"},
 }
 
 

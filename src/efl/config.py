@@ -167,12 +167,24 @@ def load_experiment(path: str | os.PathLike[str] | None, overrides: Sequence[str
     table: dict[str, Any] = {}
     if path is not None:
         table = read_toml(Path(path))
-    for override in overrides:
-        section, key, value = _parse_override(override)
+    for section, values in overrides_by_section(overrides).items():
         if not isinstance(table.setdefault(section, {}), dict):
             raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
-        table[section][key] = value
+        table[section] |= values
     return parse(table)
+
+
+def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What ``section.key=value`` settings say.
+
+    >>> overrides_by_section(["training.rounds=5", "training.seed=1", "algorithm.name=efl"])
+    {'training': {'rounds': 5, 'seed': 1}, 'algorithm': {'name': 'efl'}}
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for override in overrides:
+        section, key, value = _parse_override(override)
+        table.setdefault(section, {})[key] = value
+    return table
 
 
 def read_toml(path: Path) -> dict[str, Any]:

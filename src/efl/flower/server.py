@@ -78,7 +78,7 @@ def prepare_server(
         raise UserError(f"{where} holds a run that is finished; set network.directory to a new one")
     registry = Registry(clients, network.patience, directory.path / "clients.json")
     post = Post(grid, registry, run_name(directory.path / "run-id"), network.deadline, log)
-    federation = Elsewhere(clients, "elsewhere")
+    federation = Elsewhere(clients, "the clients' data")
     setup = DistantSetup(experiment, federation, FlatModel(make_model(experiment)), algorithm, fleet, post, log)
     return setup, directory
 
