@@ -85,7 +85,7 @@ class LocalNetwork:
         self._command("flwr", "supernode", "register", str(public), CONNECTION, "--name", f"{NAME}{client}")
 
     def start_node(self, client: int, *, name: str | None = None, says: int | None = None) -> None:
-        """A SuperNode with this client; ``says`` another if it lies, ``name`` names its key if it has one of its own."""
+        """A SuperNode with this client, or one that ``says`` it has another; ``name`` is that of its key."""
         label = name or f"{NAME}{client}"
         config = f"partition-id={client if says is None else says} state-dir='{self.directory / 'clients'}'"
         security = ["--insecure"]
