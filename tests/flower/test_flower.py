@@ -158,7 +158,7 @@ def test_silent_clients_are_not_waited_for_longer_than_the_deadline(tmp_path):
 
 REFUSED = {
     "another run": (lambda reply: spoiled(reply, run="another"), "another run"),
-    "another client": (lambda reply: spoiled(reply, client=3), "says it is client 3"),
+    "another client": (lambda reply: spoiled(reply, client=3), "it says it is client 3"),
     "garbage": (lambda reply: spoiled(reply, blob=b"garbage" * 9), "bytes"),
     "no letter": (lambda reply: _emptied(reply), "without a letter"),
 }
@@ -294,7 +294,11 @@ def test_errors_of_flower_are_silence(tmp_path):
 
     def gone(node, message, reply):
         broken = message.metadata.message_type == "train" and node.info.node_id == 102
-        return Message(Error(code=5), reply_to=message) if broken else reply
+        if not broken:
+            return reply
+        said_by_the_superlink = Message(Error(code=5), reply_to=message)
+        said_by_the_superlink.metadata.__dict__["_src_node_id"] = 1
+        return said_by_the_superlink
 
     grid.spoil = gone
     (record,) = run.execute().history

@@ -84,12 +84,12 @@ class LocalNetwork:
         _, public = make_node_key(self.directory / "keys", name or f"{NAME}{client}")
         self._command("flwr", "supernode", "register", str(public), CONNECTION, "--name", f"{NAME}{client}")
 
-    def start_node(self, client: int, *, name: str | None = None, says: int | None = None) -> None:
-        """A SuperNode with this client, or one that ``says`` it has another; ``name`` is that of its key."""
+    def start_node(self, client: int, *, name: str | None = None, secure: bool = True) -> None:
+        """A SuperNode that says it has this client; ``name`` is that of its key, if not the client's."""
         label = name or f"{NAME}{client}"
-        config = f"partition-id={client if says is None else says} state-dir='{self.directory / 'clients'}'"
+        config = f"partition-id={client} state-dir='{self.directory / 'clients'}'"
         security = ["--insecure"]
-        if self.certificates is not None:
+        if self.certificates is not None and secure:
             security = ["--root-certificates", str(self.certificates.authority)]
             security += ["--auth-supernode-private-key", str(self.directory / "keys" / label)]
         place = ["--superlink", f"{HOST}:{self.port}", "--port", str(free_port()), "--node-config", config]
@@ -116,16 +116,19 @@ class LocalNetwork:
 
     def stop(self) -> None:
         """Ask everything to stop, nodes first; what does not is killed."""
-        running = list(reversed(self.processes.items()))
+        running = list(reversed(self.processes.values()))
         self.processes.clear()
-        for _, process in running:
+        for process in running:
             _signal(process, signal.SIGTERM)
         end = time.monotonic() + SHUTDOWN
-        for _, process in running:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, end - time.monotonic()))
-            _signal(process, signal.SIGKILL)
-            process.wait()
+        try:
+            for process in running:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, end - time.monotonic()))
+        finally:  # also if somebody is in a hurry
+            for process in running:
+                _signal(process, signal.SIGKILL)
+                process.wait()
 
     def traffic(self) -> str:
         """What Flower counted, as its own listing says it."""

@@ -176,12 +176,11 @@ class Post:
         )
 
     def _read(self, message: Message, client: int) -> Letter:
-        node = self.registry.node(client)
+        letter, node = self._letter(message), self.registry.node(client)
         if node is not None and message.metadata.src_node_id != node.id:
-            raise WireError(f"client {client}: somebody else answered for it")
-        letter = self._letter(message)
+            raise WireError("somebody else answered for it")
         if letter.get("client") != client:
-            raise WireError(f"client {client} says it is client {letter.get('client')!r:.40}")
+            raise WireError(f"it says it is client {letter.get('client')!r:.40}")
         return letter
 
     def _letter(self, message: Message) -> Letter:
