@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "algorithms": {"wire", "models", "algorithms.parts"},
     "engine": {"wire", "federation", "models", "fleet", "algorithms", "algorithms.parts", "config"},
     "track": {"engine"},
-    "bench": {"engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
+    "bench": {"deploy", "engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
     "paper": {"comparison", "config", "engine", "theory", "track"},
     "flower": {"wire", "federation", "models", "fleet", "algorithms", "config", "engine"},
     "deploy": {"config", "engine"},

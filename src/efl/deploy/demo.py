@@ -41,6 +41,8 @@ def run_demo(
                 network.start_node(client)
             for line in network.run_app(folder):
                 say(line)
+            up, down = network.traffic()
+            say(f"Flower counted {up:,} B up, {down:,} B down; docs/deploy.md says what it counts besides ours")
         if not (out / "summary.json").exists():
             raise UserError(f"the run did not finish; the logs are in {work}")
     except BaseException:

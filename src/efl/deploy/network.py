@@ -6,6 +6,7 @@ everything is stopped again, whatever happens.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -130,9 +131,11 @@ class LocalNetwork:
                 _signal(process, signal.SIGKILL)
                 process.wait()
 
-    def traffic(self) -> str:
-        """What Flower counted, as its own listing says it."""
-        return self._command("flwr", "list", CONNECTION, "--format", "json")
+    def traffic(self) -> tuple[int, int]:
+        """The bytes from and to nodes that Flower counted, in all runs."""
+        listing = json.loads(self._command("flwr", "list", CONNECTION, "--format", "json"))
+        counts = [run["network-traffic"] for run in listing["runs"]]
+        return sum(count["inbound-bytes"] for count in counts), sum(count["outbound-bytes"] for count in counts)
 
     def _connection(self) -> str:
         lines = [f"[superlink.{CONNECTION}]", f'address = "{HOST}:{self.port}"']
