@@ -17,9 +17,11 @@ MAY_IMPORT = {
     "algorithms": {"wire", "models", "algorithms.parts"},
     "engine": {"wire", "federation", "models", "fleet", "algorithms", "algorithms.parts", "config"},
     "track": {"engine"},
-    "bench": {"engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
+    "bench": {"deploy", "engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
     "paper": {"comparison", "config", "engine", "theory", "track"},
-    "cli": {"api", "bench", "comparison", "config", "engine", "federation", "paper", "track"},
+    "flower": {"wire", "federation", "models", "fleet", "algorithms", "config", "engine"},
+    "deploy": {"config", "engine"},
+    "cli": {"api", "bench", "comparison", "config", "deploy", "engine", "federation", "paper", "track"},
 }
 
 

@@ -72,6 +72,30 @@ class TrackSection(Section):
     checkpoint_every: Count = 10
 
 
+class NetworkSection(Section):
+    """How clients on other machines are dealt with; what runs on one machine takes no notice of it.
+
+    directory
+        Where the server keeps the run; if there is a run already it goes on.
+    deadline, margin
+        The seconds a round lasts at most, and how many of them are left to messages and to starting a client: a client
+        works for no longer than the difference, and sends what it has.
+    wait_for
+        How many clients must have come before the first round; as many as are asked in a round by default.
+    patience
+        The rounds after which a client that cannot be reached has departed.
+    norm_bound
+        How many times the norm of the model (or 1, if that is more) an update may have; larger ones are refused.
+    """
+
+    directory: str = "runs/flower"
+    deadline: Positive = 120.0
+    margin: NonNegative = 15.0
+    wait_for: Literal["auto"] | Count = "auto"
+    patience: Count = 3
+    norm_bound: Positive = 10.0
+
+
 class Experiment(Section):
     """One experiment, complete.
 
@@ -88,6 +112,7 @@ class Experiment(Section):
     fleet: dict[str, Any] = Field(default_factory=dict)
     engine: EngineSection = EngineSection()
     track: TrackSection = TrackSection()
+    network: NetworkSection = NetworkSection()
 
     @property
     def algorithm_name(self) -> str:
@@ -143,12 +168,24 @@ def load_experiment(path: str | os.PathLike[str] | None, overrides: Sequence[str
     table: dict[str, Any] = {}
     if path is not None:
         table = read_toml(Path(path))
-    for override in overrides:
-        section, key, value = _parse_override(override)
+    for section, values in overrides_by_section(overrides).items():
         if not isinstance(table.setdefault(section, {}), dict):
             raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
-        table[section][key] = value
+        table[section] |= values
     return parse(table)
+
+
+def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What ``section.key=value`` settings say.
+
+    >>> overrides_by_section(["training.rounds=5", "training.seed=1", "algorithm.name=efl"])
+    {'training': {'rounds': 5, 'seed': 1}, 'algorithm': {'name': 'efl'}}
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for override in overrides:
+        section, key, value = _parse_override(override)
+        table.setdefault(section, {})[key] = value
+    return table
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from efl import EFL, FedAvg, Federation, Fleet, UserError, resume, train
 from efl.config import parse
 from efl.engine.client import ClientHost
 from efl.engine.coordinator import Coordinator
-from efl.engine.evaluate import global_accuracies, worst_decile
+from efl.engine.evaluate import worst_decile
 from efl.engine.looks import global_spacing, looked_at, own_spacing
 from efl.engine.roster import Roster
 from efl.engine.setup import prepare
@@ -229,7 +229,7 @@ def test_accuracy_is_measured_on_each_clients_own_test_data():
     model = FlatModel(nn.Linear(2, 2, bias=False))
     right_for_the_first_only = torch.tensor([1.0, 0.0, 0.0, 1.0])
     host = ClientHost(FedAvg(), Workshop(model, federation, seed=0, rows=1))
-    accuracies = global_accuracies(host, right_for_the_first_only, model.buffers)
+    accuracies = host.accuracies(right_for_the_first_only, model.buffers)
     assert accuracies.tolist() == [1.0, 0.0]
 
 

@@ -24,6 +24,11 @@ UploadTypes = dict[str, type[Payload]]
 SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
 
 
+def unhurried() -> bool:
+    """There is always time left."""
+    return True
+
+
 @dataclass(frozen=True)
 class ServerState:
     """The model every client can be brought to, and whatever else the algorithm keeps, by name."""
@@ -70,7 +75,8 @@ class LocalWork:
 
     ``lost`` has, for a client whose last upload never reached the server, what it sent in vain (those parts that the
     algorithm asked to remember), and None for all others. ``last`` is the round of each client's last upload, −1 before
-    the first. ``personal`` is what the server told each client alone, ``data`` all samples of a row's client.
+    the first. ``personal`` is what the server told each client alone, ``data`` all samples of a row's client. Once
+    there is no ``time_left`` work stops, after one step at least, and ``steps`` are those that were done.
 
     While steps are taken, all of it lies on the model's device; after the last step, on the CPU.
     """
@@ -87,6 +93,7 @@ class LocalWork:
     last: NDArray[np.int64]
     personal: list[Payload | None]
     data: Callable[[int], tuple[Tensor, Tensor]]
+    time_left: Callable[[], bool] = unhurried
 
     def __post_init__(self) -> None:
         self.W = self.rows.W
@@ -142,7 +149,7 @@ class LocalWork:
         The loop body moves ``work.W[:active]`` as the algorithm demands. Rows ``beside`` these get their gradients in
         their own ``G``.
         """
-        for step, active in enumerate(self._at_work()):
+        for step, active in self._at_work():
             x, y = self.batch(step, active)
             self.losses[:active] += self.rows.gradient(active, x, y)
             for other in beside:
@@ -156,7 +163,7 @@ class LocalWork:
         Nobody watching, they are quicker (`Rows.descend`). With E = 1 this is `torch.optim.SGD` to the last bit.
         """
         eta, alone = self.settings.eta, self.settings.local_steps == 1
-        for step, active in enumerate(self._at_work()):
+        for step, active in self._at_work():
             x, y = self.batch(step, active)
             if alone or step in watched:
                 self.losses[:active] += self.rows.gradient(active, x, y)
@@ -179,10 +186,14 @@ class LocalWork:
         self.W, self.start, self.losses = (tensor.to(device) for tensor in (self.W, self.start, self.losses))
         self.state = {name: rows.to(device) for name, rows in self.state.items()}
 
-    def _at_work(self) -> list[int]:
-        """How many rows take each step."""
+    def _at_work(self) -> Iterator[tuple[int, int]]:
+        """Every step, and how many rows take it, until time is up."""
         at_work: list[int] = np.count_nonzero(self.steps > np.arange(self.steps[0])[:, None], axis=1).tolist()
-        return at_work
+        for step, active in enumerate(at_work):
+            if step > 0 and not self.time_left():
+                self.steps = np.minimum(self.steps, step)
+                return
+            yield step, active
 
 
 class Algorithm(Protocol):

@@ -5,7 +5,7 @@ import sys
 import typer
 from rich.console import Console
 
-from efl.cli import bench, data, paper, runs
+from efl.cli import bench, data, deploy, paper, runs
 from efl.errors import UserError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
 )
 for command in (runs.run, runs.resume, runs.compare, runs.report):
     app.command()(command)
-for group in (paper, data, bench):
+for group in (paper, data, deploy, bench):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 

@@ -106,3 +106,14 @@ def planning(
     while count <= clients:
         say(str(measure(count, rounds)))
         count *= 10
+
+
+@app.command()
+def flower(
+    nodes: Annotated[int, typer.Option(min=1, help="SuperNodes on this machine.")] = 1,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each.")] = 5,
+) -> None:
+    """A round over Flower against a round of nothing on it."""
+    from efl.bench.flower import measure
+
+    say(str(measure(nodes, rounds)))

@@ -56,7 +56,7 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "trace": coordinator.clock.trace.fingerprint if coordinator.clock else None,
         "bytes": coordinator.ledger.total,
     }
-    _write(directory / f"round-{rounds:06d}.safetensors", tensors, notes)
+    write_file(directory / f"round-{rounds:06d}.safetensors", tensors, notes)
     for old in list_checkpoints(directory)[:-CHECKPOINTS_KEPT]:
         old.unlink()
     host.store.kept()
@@ -65,7 +65,7 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
 def save_clients(path: Path, rounds: int, host: ClientHost) -> None:
     """Keep the clients of one rank, beside the checkpoint of the run."""
     tensors = {"host.w": host.w, **_prefixed("store.", host.store.tensors())}
-    _write(_of_round(path, rounds), tensors, {"host_version": host.version})
+    write_file(_of_round(path, rounds), tensors, {"host_version": host.version})
     for old in sorted(path.parent.glob(f"{path.stem}-*.safetensors"))[:-CHECKPOINTS_KEPT]:
         old.unlink()
     host.store.kept()
@@ -74,7 +74,7 @@ def save_clients(path: Path, rounds: int, host: ClientHost) -> None:
 def load_clients(path: Path, rounds: int, host: ClientHost) -> None:
     """Take over the clients of one rank."""
     try:
-        notes, tensors = _read(_of_round(path, rounds))
+        notes, tensors = read_file(_of_round(path, rounds))
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise UserError(f"{_of_round(path, rounds)}: missing or damaged ({first_line(error)}); start anew") from None
     host.store.restore(_below("store.", tensors))
@@ -105,7 +105,7 @@ def load_checkpoint(directory: Path, coordinator: Coordinator, host: ClientHost)
 
 
 def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
-    notes, tensors = _read(path)
+    notes, tensors = read_file(path)
     if tensors["server.w"].shape != coordinator.server.w.shape:
         raise UserError(
             f"{path} holds a model of {len(tensors['server.w'])} parameters, but the one at hand has "
@@ -136,13 +136,15 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
     return int(notes["rounds"])
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+def write_file(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    """Tensors and notes in one file, atomically, with a checksum."""
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     text = json.dumps({"format": FORMAT, "sha256": _digest(tensors), **notes})
     write_atomically(path, save(tensors, {"notes": text}))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What `write_file` wrote."""
     texts, tensors = read_tensors(path)
     notes = json.loads(texts["notes"])
     if notes["format"] != FORMAT:

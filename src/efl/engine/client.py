@@ -11,17 +11,21 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.engine.crew import Alone, Crew, Workers
-from efl.engine.hand import Briefing, Hand, ScoreOwn, Task, Train
+from efl.engine.hand import SAMPLES_AT_ONCE, Briefing, Hand, Score, ScoreOwn, Task, Train
 from efl.engine.state import NEVER, LastUpload, Seat, StateStore
 from efl.engine.work import Workshop
 from efl.errors import WireError
 from efl.storage import checksum
 from efl.wire import PERSONAL, Context, Dense, Message, received
+
+BATCHES_A_JOB = 8  # in an evaluation
 
 
 class ClientHost:
@@ -34,6 +38,7 @@ class ClientHost:
         self.w = torch.zeros(workshop.model.n)
         self.version = NEVER
         self.workers = workers
+        self.done: dict[int, int] = {}  # steps, by client, in the last answer
         self._crew: Crew | None = None
 
     @property
@@ -46,6 +51,18 @@ class ClientHost:
         if self._crew is None:
             self._crew = Alone(self.hand) if self.workers == 1 else Workers(self.hand, self.workers)
         return self._crew
+
+    def accuracies(self, w: Tensor, buffers: Tensor) -> NDArray[np.float64]:
+        """Test accuracy of one model on every client's own test data; NaN for clients that cannot be asked."""
+        tests = self.workshop.federation.test
+        everyone = np.concatenate(tests)
+        size = BATCHES_A_JOB * SAMPLES_AT_ONCE
+        self.crew.tell(w, buffers)
+        pieces = self.crew.run([Score(everyone[start : start + size]) for start in range(0, len(everyone), size)])
+        sizes = np.array([len(test) for test in tests])
+        sums = np.add.reduceat(np.concatenate(pieces), np.cumsum(sizes) - sizes)
+        accuracies: NDArray[np.float64] = sums / sizes
+        return accuracies
 
     def score_own(
         self, personal: Mapping[int, bytes | None], briefing: Briefing, w: Tensor, buffers: Tensor
@@ -81,6 +98,7 @@ class ClientHost:
     def answer(self, requests: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
         """Replies of the clients that have something to say; ``steps`` is what each can do before time is up."""
         messages = {client: Message.from_bytes(blob, "request") for client, blob in requests.items()}
+        self.done = {}
         able = {client: steps[client] for client, message in messages.items() if self._may_send(message, steps[client])}
         replies: dict[int, bytes] = {}
         for client in [client for client in able if not self._can_start(messages[client])]:
@@ -95,7 +113,7 @@ class ClientHost:
     def _work(self, messages: Mapping[int, Message], steps: dict[int, int]) -> dict[int, bytes]:
         first = next(iter(messages.values()))
         shared_parts = {name: blob for name, blob in first.parts.items() if name != PERSONAL}
-        briefing = Briefing(self._settings(first), shared_parts)
+        briefing = Briefing(self.settings(first), shared_parts)
         shared, context = self.hand.told(briefing)
         for message in messages.values():
             self._catch_up(message, context)
@@ -110,7 +128,9 @@ class ClientHost:
         replies: dict[int, bytes] = {}
         for outcome in (outcome for outcomes in self.crew.run(jobs) for outcome in outcomes):
             seat = seats[outcome.client]
-            replies[outcome.client] = outcome.reply
+            self.done[outcome.client] = outcome.steps
+            if outcome.reply is not None:
+                replies[outcome.client] = outcome.reply
             if outcome.kept is None:
                 self.store.decline(seat)
             else:
@@ -120,9 +140,11 @@ class ClientHost:
 
     def _can_start(self, request: Message) -> bool:
         """Whether the model this request builds on is here, or can be made: the first one, if it is the server's."""
-        if self.version != NEVER or request.header.get("how") == "model":
+        if request.header.get("how") == "model":
             return True
-        return request.header.get("start") == checksum(self.workshop.model.w.numpy())
+        if self.version == NEVER:
+            return request.header.get("start") == checksum(self.workshop.model.w.numpy())
+        return request.number("base") <= self.version <= request.number("version")
 
     def _catch_up(self, request: Message, context: Context) -> None:
         """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them."""
@@ -141,7 +163,8 @@ class ClientHost:
             w = change.onto(w)
         self.w, self.version = torch.from_numpy(w), version
 
-    def _settings(self, request: Message) -> RoundSettings:
+    def settings(self, request: Message) -> RoundSettings:
+        """What a request says about its round."""
         return RoundSettings(
             round=int(request.number("round")),
             eta=float(request.number("eta")),

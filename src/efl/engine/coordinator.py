@@ -20,6 +20,7 @@ from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.schedule import Schedule
 from efl.algorithms.parts.weights import by_samples
 from efl.engine.attendance import asked
+from efl.engine.guard import Guard
 from efl.engine.hand import coding_context, decoded_parts, layout_of
 from efl.engine.roster import Roster
 from efl.engine.transport import Exchange, Transport
@@ -100,6 +101,7 @@ class Coordinator:
     transport: Transport
     members: Membership
     clock: Clock | None = None
+    guard: Guard | None = None
     server: ServerState = field(init=False)
     buffers: Tensor = field(init=False)
     log: BroadcastLog = field(default_factory=BroadcastLog)
@@ -198,7 +200,7 @@ class Coordinator:
         """The valid replies in order of client, and why others were refused."""
         self.ledger.sent("up", exchange.lost_bytes, {"lost": exchange.lost_bytes})
         replies: dict[int, Reply] = {}
-        refused: dict[int, str] = {}
+        refused = dict(exchange.refused)
         for client in sorted(exchange.replies):
             blob = exchange.replies[client]
             kinds: Mapping[str, int] = {}
@@ -218,7 +220,8 @@ class Coordinator:
 
     def _checked(self, reply: Message, client: int, settings: RoundSettings) -> Reply:
         if reply.header.get("diverged"):
-            raise DivergedError(f"client {client} left the finite numbers in round {settings.round}")
+            said = f"client {client} left the finite numbers in round {settings.round}"
+            raise DivergedError(said) if self.guard is None else WireError(said)
         if reply.number("client") != client or reply.number("round") != settings.round:
             raise WireError(f"client {client} answered something it was not asked")
         steps, loss = int(reply.number("steps")), float(reply.number("loss"))
@@ -231,6 +234,8 @@ class Coordinator:
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")
+        if self.guard is not None:
+            self.guard.check(client, parts, self.server.w)
         return Reply(steps, loss, parts, bool(reply.header.get("recovered")))
 
     def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:

@@ -1,4 +1,4 @@
-"""How good the model is: the global one, and each client's own after local training, on each client's test data."""
+"""How good models are on each client's test data: those that clients have after local training, and the worst."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,24 +9,10 @@ from torch import Tensor
 
 from efl.algorithms.base import RoundSettings, ServerState
 from efl.engine.client import ClientHost
-from efl.engine.hand import SAMPLES_AT_ONCE, Briefing, Score
+from efl.engine.hand import Briefing
 from efl.wire import encode
 
 Accuracies = NDArray[np.float64]
-BATCHES_A_JOB = 8
-
-
-def global_accuracies(host: ClientHost, w: Tensor, buffers: Tensor) -> Accuracies:
-    """Test accuracy of one model on every client's own test data."""
-    tests = host.workshop.federation.test
-    everyone = np.concatenate(tests)
-    size = BATCHES_A_JOB * SAMPLES_AT_ONCE
-    host.crew.tell(w, buffers)
-    pieces = host.crew.run([Score(everyone[start : start + size]) for start in range(0, len(everyone), size)])
-    sizes = np.array([len(test) for test in tests])
-    sums = np.add.reduceat(np.concatenate(pieces), np.cumsum(sizes) - sizes)
-    accuracies: Accuracies = sums / sizes
-    return accuracies
 
 
 def own_accuracies(

@@ -45,20 +45,22 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task: the reply, and, unless its numbers left the finite ones, what the client keeps."""
+    """What came of a task: steps done, the reply, if there is one, and what is kept, unless numbers were not finite."""
 
     client: int
-    reply: bytes
+    steps: int
+    reply: bytes | None
     kept: Mapping[str, bytes] | None = None
     checksum: int = 0
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """The reply, which may be long, apart from the rest, so that it need not go through a pipe."""
-        return _outcome, (self.client, PickleBuffer(self.reply), self.kept, self.checksum)
+        reply = None if self.reply is None else PickleBuffer(self.reply)
+        return _outcome, (self.client, self.steps, reply, self.kept, self.checksum)
 
 
-def _outcome(client: int, reply: Any, kept: Mapping[str, bytes] | None, checksum: int) -> Outcome:
-    return Outcome(client, bytes(reply), kept, checksum)
+def _outcome(client: int, steps: int, reply: Any, kept: Mapping[str, bytes] | None, checksum: int) -> Outcome:
+    return Outcome(client, steps, None if reply is None else bytes(reply), kept, checksum)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +148,14 @@ class Train:
         losses, finite = work.losses.tolist(), _finite_rows(work)
         outcomes: list[Outcome] = []
         for row, task in enumerate(self.tasks):
+            steps = int(work.steps[row])
+            if steps < task.steps and not hand.algorithm.uses_incomplete:
+                outcomes.append(Outcome(task.client, steps, None))
+                continue
             header: dict[str, Any] = {"round": self.briefing.settings.round, "client": task.client}
-            header |= {"steps": task.steps, "loss": losses[row]}
+            header |= {"steps": steps, "loss": losses[row]}
             if not finite[row]:
-                outcomes.append(Outcome(task.client, Message("reply", {**header, "diverged": True}).to_bytes()))
+                outcomes.append(Outcome(task.client, steps, Message("reply", {**header, "diverged": True}).to_bytes()))
                 continue
             if task.lost:
                 header["recovered"] = True
@@ -160,7 +166,7 @@ class Train:
             kept = {name: kept[name] for name in names}
             rows = [work.state[name][row] for name in hand.rows.lengths]
             checksum = hand.rows.write(task.seat.write, rows) if rows else 0
-            outcomes.append(Outcome(task.client, reply, kept, checksum))
+            outcomes.append(Outcome(task.client, steps, reply, kept, checksum))
         return outcomes
 
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from efl.algorithms.base import RoundSettings
 from efl.engine.checkpoint import load_checkpoint, save_checkpoint
 from efl.engine.coordinator import RoundRecord
-from efl.engine.evaluate import global_accuracies, own_accuracies, worst_decile
+from efl.engine.evaluate import own_accuracies, worst_decile
 from efl.engine.files import MetricsFile, Record, RunDirectory
 from efl.engine.looks import global_spacing, looked_at, own_spacing
 from efl.engine.processor import quick_arithmetic
@@ -128,14 +129,17 @@ class Run:
     def _evaluate(self, round_: int) -> Record:
         setup, coordinator = self.setup, self.coordinator
         vector = setup.algorithm.model(coordinator.server)
-        accuracies = global_accuracies(self.host, vector, coordinator.buffers)
-        scores: Record = {"accuracy": float(accuracies.mean()), "worst_decile": worst_decile(accuracies)}
+        accuracies = self.host.accuracies(vector, coordinator.buffers)
+        known = np.isfinite(accuracies)  # clients on other machines may be out of reach
+        if not known.any():
+            return {}
+        scores: Record = {"accuracy": float(accuracies[known].mean()), "worst_decile": worst_decile(accuracies[known])}
         members = coordinator.members
         if not members.fixed:
-            scores["member_accuracy"] = float(accuracies[members.objective(round_)].mean())
-            arrived = np.unique(members.calendar.arrives[members.calendar.arrives <= round_]).tolist()
-            groups = {since: accuracies[members.calendar.arrives == since].mean() for since in arrived}
-            scores["accuracy_by_arrival"] = {str(since): float(mean) for since, mean in groups.items()}
+            scores["member_accuracy"] = _mean(accuracies[known & members.objective(round_)])
+            arrived = np.unique(members.calendar.arrives[known & (members.calendar.arrives <= round_)]).tolist()
+            groups = {since: accuracies[known & (members.calendar.arrives == since)] for since in arrived}
+            scores["accuracy_by_arrival"] = {str(since): _mean(group) for since, group in groups.items()}
         if self._looks_at_own_models(round_ + 1):
             scores |= self._evaluate_own(coordinator.settings(round_))
         return scores
@@ -149,7 +153,8 @@ class Run:
     def _evaluate_own(self, settings: RoundSettings) -> Record:
         coordinator, clients = self.coordinator, looked_at(self.training, len(self.setup.federation))
         own = own_accuracies(self.host, clients, coordinator.server, coordinator.buffers, settings)
-        return {"own_accuracy": float(own.mean()), "own_worst_decile": worst_decile(own)}
+        own = own[np.isfinite(own)]
+        return {"own_accuracy": _mean(own), "own_worst_decile": worst_decile(own)} if len(own) else {}
 
     def _summary(self, seconds: float) -> Record:
         setup, history, ledger = self.setup, self.history, self.coordinator.ledger
@@ -161,7 +166,8 @@ class Run:
         losses = [record["train_loss"] for record in history if record["train_loss"] is not None]
         steps = sum(record["clients"][str(client)] for record in history for client in record["counted"])
         vector = setup.algorithm.model(self.coordinator.server)
-        final = global_accuracies(self.host, vector, self.coordinator.buffers)
+        final = self.host.accuracies(vector, self.coordinator.buffers)
+        final = final[np.isfinite(final)]
         return {
             "algorithm": experiment.algorithm_name,
             "dataset": setup.federation.name,
@@ -173,8 +179,8 @@ class Run:
             "clients": len(setup.federation),
             "bmta_global": _best(history, "accuracy"),
             "bmta_local": _best(history, "own_accuracy"),
-            "final_mean_accuracy": float(final.mean()),
-            "worst_decile_accuracy": worst_decile(final),
+            "final_mean_accuracy": _mean(final),
+            "worst_decile_accuracy": worst_decile(final) if len(final) else None,
             "train_loss": losses[-1] if losses else None,
             "bytes_up": ledger.up,
             "bytes_down": ledger.down,
@@ -240,6 +246,10 @@ def _accuracy_over_bytes(records: Sequence[Record]) -> list[tuple[int, float]]:
     sent = accumulate(record["bytes_up"] + record["bytes_down"] for record in records)
     looks = zip(sent, records, strict=True)
     return [(total, record["accuracy"]) for total, record in looks if record.get("accuracy") is not None]
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def _best(records: Sequence[Record], key: str) -> float | None:

@@ -43,9 +43,19 @@ class Setup:
 
     def assemble(self, state: Path | None = None) -> tuple[Coordinator, ClientHost]:
         """A coordinator, and the clients it talks to; what clients keep goes into the file ``state``."""
-        training = self.experiment.training
+        training, plan = self.experiment.training, self.plan
         host = (LeadingHost if ranks() > 1 else ClientHost)(self.algorithm, self.workshop, self.workers, state)
-        plan = Plan(
+        roster = Roster.of(self.federation.sizes)
+        members = self.fleet.membership(roster.shares, training.seed, training.local_steps, training.rounds)
+        clock = self.fleet.clock(len(self.federation), first_upload=4 * self.model.n)
+        transport = LocalTransport(host, self.fleet, training.seed, training.local_steps, clock)
+        return Coordinator(self.algorithm, self.model, self.fleet, plan, roster, transport, members, clock), host
+
+    @property
+    def plan(self) -> Plan:
+        """What training asks of rounds."""
+        training = self.experiment.training
+        return Plan(
             training.cohort,
             training.local_steps,
             training.batch_size,
@@ -54,11 +64,6 @@ class Setup:
             training.restart,
             training.seed,
         )
-        roster = Roster.of(self.federation.sizes)
-        members = self.fleet.membership(roster.shares, training.seed, training.local_steps, training.rounds)
-        clock = self.fleet.clock(len(self.federation), first_upload=4 * self.model.n)
-        transport = LocalTransport(host, self.fleet, training.seed, training.local_steps, clock)
-        return Coordinator(self.algorithm, self.model, self.fleet, plan, roster, transport, members, clock), host
 
     def follow(self) -> None:
         """Be another rank than the one that leads the run, until it is over."""
@@ -96,10 +101,8 @@ def prepare(
         made = make(Fleet, experiment.fleet, "fleet")
         assert isinstance(made, Fleet)
         fleet = made
-    spelt_out = {"name": _name(experiment, algorithm), **_settings(algorithm)}
-    experiment = experiment.model_copy(update={"algorithm": spelt_out, "fleet": _settings(fleet)})
+    experiment = spelt_out(experiment, algorithm, fleet)
     section, seed = experiment.federation, experiment.training.seed
-    schedule(experiment.training.schedule, experiment.training.decay, experiment.training.local_steps)
     if federation is None:
         if section.dataset == CUSTOM:
             raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
@@ -132,6 +135,13 @@ def prepare(
     model = FlatModel(module, device_named(experiment.engine.device))
     _try_out(model, federation, experiment.training.batch_size)
     return Setup(experiment, federation, model, algorithm, fleet)
+
+
+def spelt_out(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:
+    """The experiment with every setting of its algorithm and fleet; its schedule is checked, too."""
+    schedule(experiment.training.schedule, experiment.training.decay, experiment.training.local_steps)
+    named = {"name": _name(experiment, algorithm), **_settings(algorithm)}
+    return experiment.model_copy(update={"algorithm": named, "fleet": _settings(fleet)})
 
 
 def device_named(name: str) -> torch.device:

@@ -1,7 +1,7 @@
 """Local work: the rows, mini-batches and samples of some clients in one round."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.algorithms.base import LocalWork, Parts, RoundSettings
+from efl.algorithms.base import LocalWork, Parts, RoundSettings, unhurried
 from efl.config import TrainingSection
 from efl.engine.processor import processors
 from efl.federation import Federation
@@ -24,12 +24,16 @@ WORTH_SHARING = 2 * 10**8  # multiplications in a round, a hundredth of a second
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where local work is made: the network, the data, the seed, and how many clients run as one matrix."""
+    """Where local work is made: the network, the data, the seed, and how many clients run as one matrix.
+
+    Work ends early when there is no ``time_left``.
+    """
 
     model: FlatModel
     federation: Federation
     seed: int
     rows: int
+    time_left: Callable[[], bool] = unhurried
 
     @property
     def batched(self) -> bool:
@@ -96,6 +100,7 @@ class Workshop:
             last=np.asarray(last, dtype=np.int64),
             personal=personal,
             data=data,
+            time_left=self.time_left,
         )
 
     def layer_seed(self, round_: int, client: int) -> int:

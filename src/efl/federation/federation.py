@@ -174,6 +174,19 @@ class Federation:
         train, held_out = split_train_test(labels, self.train, fraction, stream(seed, Purpose.VALIDATION))
         return replace(self, train=train, test=held_out)
 
+    def only(self, client: int) -> Federation:
+        """One client's samples, in the same order, as a federation of one."""
+        train, test = self.train[client], self.test[client]
+        mine = torch.from_numpy(np.concatenate([train, test]))
+        places = np.arange(len(mine))
+        return replace(
+            self,
+            x=self.x[mine],
+            y=self.y[mine],
+            train=[places[: len(train)]],
+            test=[places[len(train) :]],
+        )
+
     def __len__(self) -> int:
         return len(self.train)
 

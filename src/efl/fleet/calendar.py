@@ -32,6 +32,7 @@ class Calendar:
 
     arrives: NDArray[np.int64]
     departs: NDArray[np.int64]
+    why: str = "as planned"
 
     @classmethod
     def of(cls, arrivals: Sequence[Event], departures: Sequence[Event], clients: int, seed: int) -> Calendar:

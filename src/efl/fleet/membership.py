@@ -81,7 +81,7 @@ class Membership:
         departed = np.flatnonzero(self.calendar.departs == round_).tolist()
         changes: list[Change] = []
         if arrived:
-            changes.append(Change("arrived", arrived, "as planned"))
+            changes.append(Change("arrived", arrived, self.calendar.why))
         if departed:
             changes.append(Change("departed", departed, "dropped" if self.drops_departed else "kept in the objective"))
         if arrived or (departed and self.drops_departed):

@@ -1,0 +1,101 @@
+"""What a round over Flower costs beyond Flower itself: our app against one that does nothing, on the same network."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from efl.config import parse
+from efl.deploy.demo import prepare_app
+from efl.deploy.network import LocalNetwork
+from efl.engine.setup import prepare
+from efl.fleet import Fleet
+
+SERVER = '''"""Rounds in which nothing happens."""
+
+import time
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    while len(list(grid.get_node_ids())) < {nodes}:
+        time.sleep(1)
+    for _ in range({rounds} + 1):  # the first is for warming up
+        began = time.perf_counter()
+        content = [RecordDict({{"efl": ConfigRecord({{"blob": b"x" * 600}})}}) for _ in grid.get_node_ids()]
+        messages = [Message(c, node, "train") for c, node in zip(content, grid.get_node_ids())]
+        replies = list(grid.send_and_receive(messages))
+        print(f"efl: {{len(replies)}} {{time.perf_counter() - began:.3f}}", flush=True)
+'''
+CLIENT = '''"""A client that loads PyTorch, as all that train do, and sends back what it got."""
+
+import torch
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    return Message(message.content, reply_to=message)
+'''
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Seconds a round, of ours and of a round of nothing, and how much of ours is local work."""
+
+    ours: float
+    nothing: float
+    work: float
+
+    def __str__(self) -> str:
+        beyond = (self.ours - self.work) / self.nothing - 1
+        return (
+            f"a round: {self.ours:.1f} s, of which local work {self.work:.2f} s; a round of nothing on Flower: "
+            f"{self.nothing:.1f} s; ours beyond that and the work: {100 * beyond:+.0f} %"
+        )
+
+
+def measure(nodes: int, rounds: int) -> Rounds:
+    """Play both, one after the other, on one network of this machine."""
+    with tempfile.TemporaryDirectory(prefix="efl-bench-") as folder, LocalNetwork(Path(folder) / "n") as network:
+        out = Path(folder) / "run"
+        training = {"rounds": rounds + 2, "cohort": nodes, "local_steps": 20, "evaluate_every": 10**6}
+        settings = {"federation": {"clients": nodes, "partition": "iid"}, "training": training}
+        ours = prepare_app(Path(folder) / "ours", out, nodes, settings)
+        nothing = prepare_app(Path(folder) / "nothing", out, nodes, {})
+        (nothing / "federated" / "server_app.py").write_text(SERVER.format(nodes=nodes, rounds=rounds))
+        (nothing / "federated" / "client_app.py").write_text(CLIENT)
+        network.start_superlink()
+        for client in range(nodes):
+            network.register(client)
+            network.start_node(client)
+        idle = [float(line.split()[1]) for line in network.run_app(nothing)][1:]
+        for _ in network.run_app(ours):
+            pass
+        ends = [json.loads(line)["seconds"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+        taken = [after - before for before, after in pairwise(ends[:-1])]  # the last has a look at the model
+    return Rounds(median(taken), median(idle), _work())
+
+
+def _work() -> float:
+    """The seconds that one client's local work takes by itself."""
+    setup = prepare(parse({"training": {"cohort": 1}, "engine": {"workers": 1}}), fleet=Fleet(stragglers=0, inactive=0))
+    coordinator, _ = setup.assemble()
+    coordinator.play(0)
+    began = time.perf_counter()
+    for round_ in range(1, 11):
+        coordinator.play(round_)
+    return (time.perf_counter() - began) / 10

@@ -1,0 +1,82 @@
+"""`efl deploy demo`: an app on a network of processes on this machine, from keys to run directory."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from efl.config import read_toml
+from efl.deploy.network import LocalNetwork
+from efl.deploy.template import write_app
+from efl.errors import UserError
+
+
+def run_demo(
+    out: Path,
+    nodes: int,
+    overrides: Mapping[str, Mapping[str, Any]],
+    say: Callable[[str], None],
+    *,
+    secure: bool = True,
+    app: Path | None = None,
+) -> Path:
+    """Play a run with so many nodes; the run directory. Whatever was started is stopped, also after an error."""
+    out = out.absolute()
+    work = Path(tempfile.mkdtemp(prefix="efl-deploy-"))
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        folder = prepare_app(work / "app", out, nodes, overrides, app)
+        with LocalNetwork(work, secure) as network:
+            say(f"SuperLink on port {network.port}, {'TLS, every node with a key' if secure else 'nothing encrypted'}")
+            network.start_superlink()
+            for client in range(nodes):
+                if secure:
+                    network.register(client)
+                network.start_node(client)
+            for line in network.run_app(folder):
+                say(line)
+            up, down = network.traffic()
+            say(f"Flower counted {up:,} B up, {down:,} B down; docs/deploy.md says what it counts besides ours")
+        if not (out / "summary.json").exists():
+            raise UserError(f"the run did not finish; the logs are in {work}")
+    except BaseException:
+        say(f"Logs: {work}")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    shutil.rmtree(work, ignore_errors=True)
+    return out
+
+
+def prepare_app(
+    folder: Path, out: Path, nodes: int, overrides: Mapping[str, Mapping[str, Any]], app: Path | None = None
+) -> Path:
+    """A copy of ``app``, or of the template, whose configuration is for this network."""
+    if app is None:
+        write_app(folder)
+    elif not (app / "pyproject.toml").is_file():
+        raise UserError(f"{app} is no app: it has no pyproject.toml; make one with: efl deploy init {app}")
+    else:
+        shutil.copytree(app, folder, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__"))
+    project = folder / "pyproject.toml"
+    table = read_toml(project)
+    try:
+        config = table["tool"]["flwr"]["app"].setdefault("config", {})
+    except KeyError:
+        raise UserError(f"{project} is of no Flower app: it has no [tool.flwr.app]") from None
+    for section, values in overrides.items():
+        config.setdefault(section, {}).update(values)
+    config.setdefault("federation", {}).setdefault("clients", nodes)
+    config.setdefault("network", {})["directory"] = str(out)
+    project.write_text(tomli_w.dumps(table))
+    return folder
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,138 @@
+"""Which client is on which machine: the server's book of everybody who ever came, kept in a file.
+
+A node says which client it has. A node that the operator registered by the name ``client-K`` is believed only if it
+says K, and nobody else can be K. Without such names, whoever says K first is K for as long as its node is there; then
+another node may take its place, because a node without a registered key comes back as a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from efl.errors import UserError, WireError
+from efl.fleet import NEVER, Calendar
+from efl.storage import write_atomically
+
+NAME = "client-"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that is online: its number, the key it proved to have, the name it was registered by."""
+
+    id: int
+    key: str
+    name: str = ""
+
+    @property
+    def place(self) -> int | None:
+        """The client that the operator says it has."""
+        number = self.name.removeprefix(NAME)
+        return int(number) if self.name.startswith(NAME) and number.isdecimal() else None
+
+
+@dataclass(eq=False)
+class Registry:
+    """Sample counts, nodes, arrivals and departures by client; ``path`` is the book."""
+
+    clients: int
+    patience: int
+    path: Path | None = None
+    online: dict[str, Node] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
+    named: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.sizes, self.away = np.zeros((2, self.clients), dtype=np.int64)
+        arrives, departs = np.full((2, self.clients), NEVER, dtype=np.int64)
+        self.calendar = Calendar(arrives, departs, "registered")
+        self.opened = -1
+        if self.path is not None and self.path.exists():
+            self._read(self.path)
+
+    def meet(self, nodes: Iterable[Node]) -> list[Node]:
+        """These nodes are online; those whose client is not known yet."""
+        self.online = {node.key: node for node in nodes}
+        known = set(self.keys.values())
+        return [node for node in self.online.values() if node.key not in known]
+
+    def node(self, client: int) -> Node | None:
+        """Where a client can be reached."""
+        return self.online.get(self.keys.get(client, ""))
+
+    def claim(self, node: Node, client: Any, samples: Any) -> None:
+        """A node says that it has this client, with so many training samples; `WireError` if it cannot be."""
+        if not _is_count(client) or not 0 <= client < self.clients:
+            raise WireError(f"node {node.id} says it is client {client!r:.40}; there are 0 … {self.clients - 1}")
+        if not _is_count(samples) or not 1 <= samples < 2**40:
+            raise WireError(f"node {node.id} says client {client} has {samples!r:.40} samples")
+        if node.place is not None and node.place != client:
+            raise WireError(f"node {node.id} says it is client {client}, but was registered as {node.name}")
+        holder = self.keys.get(client)
+        taken = holder is not None and (holder in self.online or client in self.named)
+        if holder != node.key and taken and node.place is None:
+            raise WireError(f"node {node.id} says it is client {client}, but that is another node")
+        self.keys[client] = node.key
+        self.sizes[client] = samples
+        if node.place is not None:
+            self.named.add(client)
+        self._write()
+
+    def open_round(self, round_: int) -> None:
+        """Before a round: those who have come arrive, those who are away for too long depart.
+
+        A round that is opened again, because the server was stopped in it, is no further round away.
+        """
+        again, self.opened = round_ == self.opened, round_
+        for client in self.keys:
+            here = self.node(client) is not None
+            member = bool(self.calendar.members(round_)[client])
+            if here and not member:
+                self.calendar.arrives[client], self.calendar.departs[client] = round_, NEVER
+            self.away[client] = 0 if here else self.away[client] + (not again)
+            if member and self.away[client] >= self.patience:
+                self.calendar.departs[client] = round_
+        self._write()
+
+    def here(self) -> list[int]:
+        """The clients that can be reached."""
+        return sorted(client for client in self.keys if self.node(client) is not None)
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        book = {
+            str(client): {
+                "key": self.keys[client],
+                "named": client in self.named,
+                "samples": int(self.sizes[client]),
+                "arrives": int(self.calendar.arrives[client]),
+                "departs": int(self.calendar.departs[client]),
+                "away": int(self.away[client]),
+            }
+            for client in sorted(self.keys)
+        }
+        write_atomically(self.path, (json.dumps({"round": self.opened, "clients": book}, indent=1) + "\n").encode())
+
+    def _read(self, path: Path) -> None:
+        try:
+            book = json.loads(path.read_text())
+            self.opened = int(book["round"])
+            for number, entry in book["clients"].items():
+                client = int(number)
+                self.keys[client] = str(entry["key"])
+                self.named |= {client} if entry["named"] else set()
+                self.sizes[client], self.away[client] = entry["samples"], entry["away"]
+                self.calendar.arrives[client], self.calendar.departs[client] = entry["arrives"], entry["departs"]
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError):
+            raise UserError(f"{path}: damaged; delete it, and the clients will be asked again who they are") from None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
