@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from efl.config import parse
 from efl.deploy.demo import prepare_app
@@ -73,7 +74,8 @@ def measure(nodes: int, rounds: int) -> Rounds:
     with tempfile.TemporaryDirectory(prefix="efl-bench-") as folder, LocalNetwork(Path(folder) / "n") as network:
         out = Path(folder) / "run"
         training = {"rounds": rounds + 2, "cohort": nodes, "local_steps": 20, "evaluate_every": 10**6}
-        settings = {"federation": {"clients": nodes, "partition": "iid"}, "training": training}
+        federation = {"clients": nodes, "partition": "iid"}
+        settings: dict[str, dict[str, Any]] = {"federation": federation, "training": training}
         ours = prepare_app(Path(folder) / "ours", out, nodes, settings)
         nothing = prepare_app(Path(folder) / "nothing", out, nodes, {})
         (nothing / "federated" / "server_app.py").write_text(SERVER.format(nodes=nodes, rounds=rounds))
