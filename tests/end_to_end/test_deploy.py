@@ -78,6 +78,13 @@ def start(network, client, journal):
     network.start_node(client)
 
 
+def wait_until_worked(folder, seconds=60):
+    """Until a client has done its work of a round; its reply may not have left yet."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not list(folder.glob("*.npz")):
+        time.sleep(0.02)
+
+
 def bring_back(network, client, journal, seconds=120):
     """Start a node again, as a service manager does, until the SuperLink has noticed that it was gone."""
     log, end = network.directory / f"client-{client}.log", time.monotonic() + seconds
@@ -115,13 +122,13 @@ def test_a_network_in_which_about_everything_goes_wrong(tmp_path):
         first.wait_for("round 1/")
         for name in ("stranger", "plain", "liar"):
             network.kill(name)
-        time.sleep(4)
-        network.kill("client-1")  # in the middle of a round
+        wait_until_worked(journal / "1" / "1")
+        network.kill("client-1")  # in the middle of a round, its work just done
         network.kill("client-2")  # for good
         start(network, 4, journal)  # a newcomer
         bring_back(network, 1, journal)
         first.wait_for("round 3/")
-        time.sleep(4)
+        wait_until_worked(journal / "0" / "3")
         network.kill("superlink")  # and with it the server's app
         network.kill("flwr-run")
         first.thread.join(30)

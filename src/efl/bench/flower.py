@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from efl.config import parse
 from efl.deploy.demo import prepare_app
 from efl.deploy.network import LocalNetwork
-from efl.engine.setup import prepare
-from efl.fleet import Fleet
 
 SERVER = '''"""Rounds in which nothing happens."""
 
@@ -52,10 +48,35 @@ def train(message, context):
     return Message(message.content, reply_to=message)
 '''
 
+TIMED = """
+
+import time
+
+from efl.flower.client import Site
+
+begin, train = Site.__init__, Site.train
+
+
+def begun(self, *arguments):
+    self.began = time.perf_counter()
+    begin(self, *arguments)
+
+
+def trained(self, letter):
+    answer = train(self, letter)
+    self.directory.mkdir(parents=True, exist_ok=True)
+    with open(self.directory / "seconds", "a") as file:
+        print(time.perf_counter() - self.began, file=file)
+    return answer
+
+
+Site.__init__, Site.train = begun, trained
+"""
+
 
 @dataclass(frozen=True)
 class Rounds:
-    """Seconds a round, of ours and of a round of nothing, and how much of ours is local work."""
+    """Seconds a round, of ours and of a round of nothing; ``work`` is what of ours is loading the data and training."""
 
     ours: float
     nothing: float
@@ -64,7 +85,7 @@ class Rounds:
     def __str__(self) -> str:
         beyond = (self.ours - self.work) / self.nothing - 1
         return (
-            f"a round: {self.ours:.1f} s, of which local work {self.work:.2f} s; a round of nothing on Flower: "
+            f"a round: {self.ours:.1f} s, of which a client's work {self.work:.2f} s; a round of nothing on Flower: "
             f"{self.nothing:.1f} s; ours beyond that and the work: {100 * beyond:+.0f} %"
         )
 
@@ -78,6 +99,8 @@ def measure(nodes: int, rounds: int) -> Rounds:
         settings: dict[str, dict[str, Any]] = {"federation": federation, "training": training}
         ours = prepare_app(Path(folder) / "ours", out, nodes, settings)
         nothing = prepare_app(Path(folder) / "nothing", out, nodes, {})
+        timed = ours / "federated" / "client_app.py"
+        timed.write_text(TIMED + timed.read_text())
         (nothing / "federated" / "server_app.py").write_text(SERVER.format(nodes=nodes, rounds=rounds))
         (nothing / "federated" / "client_app.py").write_text(CLIENT)
         network.start_superlink()
@@ -89,15 +112,5 @@ def measure(nodes: int, rounds: int) -> Rounds:
             pass
         ends = [json.loads(line)["seconds"] for line in (out / "metrics.jsonl").read_text().splitlines()]
         taken = [after - before for before, after in pairwise(ends[:-1])]  # the last has a look at the model
-    return Rounds(median(taken), median(idle), _work())
-
-
-def _work() -> float:
-    """The seconds that one client's local work takes by itself."""
-    setup = prepare(parse({"training": {"cohort": 1}, "engine": {"workers": 1}}), fleet=Fleet(stragglers=0, inactive=0))
-    coordinator, _ = setup.assemble()
-    coordinator.play(0)
-    began = time.perf_counter()
-    for round_ in range(1, 11):
-        coordinator.play(round_)
-    return (time.perf_counter() - began) / 10
+        work = [float(line) for line in (network.directory / "clients" / "seconds").read_text().split()]
+    return Rounds(median(taken), median(idle), median(work))
