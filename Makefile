@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long lint docs clean
+.PHONY: demo test test-long test-network lint docs clean
 
 demo: .venv/.installed ## train EFL on irregular clients and show the result
 	$(BIN)/efl run
@@ -11,7 +11,10 @@ test: .venv/.installed-dev ## all tests but those that train on real data for mi
 	$(BIN)/pytest -n 2
 
 test-long: .venv/.installed-dev ## the others; they skip where ../shared/data is not
-	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end
+	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end --ignore tests/end_to_end/test_deploy.py
+
+test-network: .venv/.installed-dev ## a network of real processes in which things go wrong; by itself, for it goes by the clock
+	$(BIN)/pytest -m long -rs tests/end_to_end/test_deploy.py
 
 lint: .venv/.installed-dev ## style and types
 	$(BIN)/ruff check src tests scripts bench
