@@ -11,7 +11,9 @@ from flwr.app import ConfigRecord, Error, Message
 from grids import CONFIG, FakeGrid, load_data, make_model
 
 import efl
+from efl import EFL
 from efl.config import parse
+from efl.engine.checkpoint import read_file
 from efl.engine.memory import Memory, digest
 from efl.engine.run import Run
 from efl.errors import UserError, WireError
@@ -100,24 +102,54 @@ def test_a_server_stopped_in_a_round_comes_to_the_same_model(tmp_path):
     assert summary["bytes"] == expected["bytes"]
 
 
-def test_sent_and_residual_are_what_was_produced_though_replies_get_lost(tmp_path):
-    """With an elastic pull of zero and E = 1, Δ of a round is −η g; what is not in the model is in a residual."""
-    run, grid, _ = served(tmp_path, {"algorithm.density_up": 0.05}, **{"network.patience": 9})
-    lost = iter([True, False, False] * 9)
-    produced = {}
+class KilledError(Exception):
+    """Stands for kill -9 at this place."""
+
+
+def test_everything_made_was_counted_once_or_is_still_in_hand(tmp_path, monkeypatch):
+    """Client 1's first reply is lost; client 2 is killed before it has written its second work down, 3 after it has."""
+    run, grid, _ = served(tmp_path, {"training.rounds": 4, "algorithm.density_up": 0.05, "network.patience": 9})
+    made, sent, worked = {}, {}, {}
+    make_updates, keep = EFL._updates, Memory.keep
+
+    def updates(self, work, moved, residual, scale):
+        uploads = make_updates(self, work, moved, residual, scale)
+        whole = uploads[0]["update"].onto(np.zeros(work.model.n, np.float32)).astype(np.float64)
+        worked["last"] = (work.settings.round, moved[0].double().numpy(), whole)
+        return uploads
+
+    def kept(self, host, answered):
+        round_, moved, whole = worked["last"]
+        if (self.client, round_) == (2, 1):
+            raise KilledError
+        made[self.client, round_], sent[self.client, round_] = moved, whole
+        keep(self, host, answered)
+        if (self.client, round_) == (3, 1):
+            raise KilledError
 
     def lose(node, message, reply):
-        if message.metadata.message_type != "train":
-            return reply
-        client = node.node_config["partition-id"]
-        produced.setdefault(client, []).append(dict(message.content["efl"])["blob"])
-        return None if client == 1 and next(lost) else reply
+        first = message.metadata.message_type == "train" and not run.history
+        return None if first and node.node_config["partition-id"] == 1 else reply
 
-    grid.spoil = lose
+    def answer(node, message, go=grid.answer):
+        try:
+            return go(node, message)
+        except KilledError:
+            return Message(Error(code=8), reply_to=message)
+
+    monkeypatch.setattr(EFL, "_updates", updates)
+    monkeypatch.setattr(Memory, "keep", kept)
+    grid.answer, grid.spoil = answer, lose
     history = run.execute().history
-    assert [1 in record["counted"] for record in history] == [False, True, True]
-    accepted = [Wire.from_bytes(blob, "request").header["accepted"] for blob in produced[1]]
-    assert accepted == [-1, -1, 1]  # the second request says that round 0 never arrived: it is taken back
+    absent = {record["round"]: {0, 1, 2, 3} - set(record["counted"]) for record in history}
+    assert absent == {0: {1}, 1: {2, 3}, 2: set(), 3: set()}
+    for client in range(4):
+        (path,) = (tmp_path / "clients").glob(f"*/client-{client}.safetensors")
+        _, tensors = read_file(path)
+        counted = [record["round"] for record in history if client in record["counted"]]
+        total = sum(moved for (who, _), moved in made.items() if who == client)
+        arrived = sum(sent[client, round_] for round_ in counted)
+        np.testing.assert_allclose(arrived + tensors["rows.residual"].double().numpy(), total, atol=1e-6)
 
 
 def test_a_client_out_of_time_sends_what_it_has(tmp_path):
