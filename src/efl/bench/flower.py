@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from efl.deploy.demo import prepare_app
 from efl.deploy.network import LocalNetwork
@@ -93,8 +94,11 @@ def measure(nodes: int, rounds: int) -> Rounds:
     """Play both, one after the other, on one network of this machine."""
     with tempfile.TemporaryDirectory(prefix="efl-bench-") as folder, LocalNetwork(Path(folder) / "n") as network:
         out = Path(folder) / "run"
-        training = {"rounds": rounds + 2, "cohort": nodes, "local_steps": 20, "evaluate_every": 10**6}
-        settings = {"federation": {"clients": nodes, "partition": "iid"}, "training": training}
+        training: dict[str, Any] = {"rounds": rounds + 2, "cohort": nodes, "local_steps": 20, "evaluate_every": 10**6}
+        settings: dict[str, dict[str, Any]] = {
+            "federation": {"clients": nodes, "partition": "iid"},
+            "training": training,
+        }
         ours = prepare_app(Path(folder) / "ours", out, nodes, settings)
         nothing = prepare_app(Path(folder) / "nothing", out, nodes, {})
         timed = ours / "federated" / "client_app.py"
