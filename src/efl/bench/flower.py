@@ -94,9 +94,11 @@ def measure(nodes: int, rounds: int) -> Rounds:
     """Play both, one after the other, on one network of this machine."""
     with tempfile.TemporaryDirectory(prefix="efl-bench-") as folder, LocalNetwork(Path(folder) / "n") as network:
         out = Path(folder) / "run"
-        training = {"rounds": rounds + 2, "cohort": nodes, "local_steps": 20, "evaluate_every": 10**6}
-        federation = {"clients": nodes, "partition": "iid"}
-        settings: dict[str, dict[str, Any]] = {"federation": federation, "training": training}
+        training: dict[str, Any] = {"rounds": rounds + 2, "cohort": nodes, "local_steps": 20, "evaluate_every": 10**6}
+        settings: dict[str, dict[str, Any]] = {
+            "federation": {"clients": nodes, "partition": "iid"},
+            "training": training,
+        }
         ours = prepare_app(Path(folder) / "ours", out, nodes, settings)
         nothing = prepare_app(Path(folder) / "nothing", out, nodes, {})
         timed = ours / "federated" / "client_app.py"
