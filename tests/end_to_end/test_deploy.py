@@ -15,7 +15,7 @@ from efl.deploy.demo import prepare_app
 from efl.deploy.network import LocalNetwork
 from efl.engine.checkpoint import read_file
 
-ROUNDS = 6
+ROUNDS = 7
 SETTINGS = {
     "federation": {"clients": 5, "partition": "classes:2"},
     "training": {"rounds": ROUNDS, "cohort": 5, "local_steps": 5, "evaluate_every": ROUNDS},
