@@ -187,5 +187,5 @@ def test_ten_thousand_clients_are_planned_in_a_moment():
     from efl.bench.planning import measure
 
     few, many = measure(1000, rounds=16), measure(10_000, rounds=16)
-    assert many.milliseconds < 5 * few.milliseconds + 5  # `efl bench planning` tells the figures of a quiet machine
+    assert many.best < 5 * few.best + 5  # milliseconds; `efl bench planning` tells the medians of a quiet machine
     assert many.growth < 50_000
