@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from assembled import assemble
 from torch import nn
 
 from efl import EFL, FedAvg, Federation, Fleet, UserError, resume, train
@@ -15,11 +16,6 @@ from efl.engine.work import Workshop, auto_rows, batch_indices, fisher_samples
 from efl.errors import DivergedError
 from efl.models import FlatModel, Task, build
 from efl.wire import Message
-
-
-def assemble(federation, algorithm=None, fleet=None, **training):
-    experiment = parse({"federation": {"clients": len(federation)}, "training": training})
-    return prepare(experiment, federation, None, algorithm or EFL(density_up=0.05, density_down=0.05), fleet).assemble()
 
 
 def test_the_same_experiment_gives_the_same_model_twice(digits):
@@ -53,106 +49,6 @@ def test_the_order_and_company_in_which_clients_run_do_not_matter(digits, algori
         return coordinator.server.w
 
     assert torch.equal(weights(shuffle=False), weights(shuffle=True))
-
-
-def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits):
-    coordinator, host = assemble(digits, fleet=Fleet(stragglers=0.0, inactive=0.0), cohort=3, local_steps=2)
-    whole_model = 4 * coordinator.model.n
-    seen: dict[int, int] = {}
-    billed = 0
-    real = coordinator.transport.exchange
-
-    def watched(round_, requests):
-        for client, blob in requests.items():
-            message = Message.from_bytes(blob, "request")
-            if message.header["how"] == "model":
-                assert len(blob) > whole_model
-            else:
-                assert message.header["base"] == seen.get(client, 0)
-            assert ("start" in message.header) == (client not in seen and message.header["how"] != "model")
-            seen[client] = message.header["version"]
-            nonlocal billed
-            billed += len(blob)
-        return real(round_, requests)
-
-    coordinator.transport.exchange = watched
-    for round_ in range(40):
-        before = coordinator.server.w
-        coordinator.play(round_)
-        assert torch.equal(host.w, before)
-    assert len(seen) == 20
-    assert coordinator.ledger.down == billed
-    assert sum(map(len, coordinator.log.blobs)) <= whole_model
-
-
-@pytest.fixture
-def coded_as_if_large(monkeypatch):
-    """Small models coded in every way that large ones are: outlines, classes, merged broadcasts."""
-    monkeypatch.setattr("efl.algorithms.parts.fields.OUTLINE_FROM", 1)
-    monkeypatch.setattr("efl.wire.context.WORTH_SORTING", 1)
-    monkeypatch.setattr("efl.wire.catchup.WORTH_CODING_ANEW", 1)
-
-
-@pytest.mark.usefixtures("coded_as_if_large")
-def test_merged_and_field_coded_broadcasts_give_every_client_the_servers_model(digits):
-    coordinator, first = assemble(digits, fleet=Fleet(stragglers=0.3, inactive=0.0), cohort=4, local_steps=2)
-    hosts = {client: ClientHost(first.algorithm, first.workshop) for client in range(len(digits))}
-    deliveries = []
-
-    def each_client_by_itself(requests, steps):
-        replies = {}
-        for client, blob in requests.items():
-            message = Message.from_bytes(blob, "request")
-            deliveries.append((message.header["how"], message.header["version"] - message.header["base"], message.log))
-            replies |= hosts[client].answer({client: blob}, steps)
-            assert not steps[client] or torch.equal(hosts[client].w, coordinator.server.w)
-        return replies
-
-    first.answer = each_client_by_itself
-    for round_ in range(25):
-        coordinator.play(round_)
-    merged = [missed for how, missed, _ in deliveries if how == "merged"]
-    assert merged
-    assert max(merged) > 5
-    by_field = [missed for how, missed, log in deliveries if how == "each" and any(b[1] >> 4 == 1 for b in log)]
-    assert min(by_field) == 1
-    assert max(by_field) > 1  # broadcasts of earlier rounds, coded anew
-
-
-@pytest.mark.parametrize("algorithm", [EFL(density_up=0.05, density_down=0.05), FedAvg()])
-def test_a_client_that_cannot_rebuild_the_first_model_is_sent_it(digits, algorithm):
-    coordinator, first = assemble(
-        digits, algorithm, Fleet(stragglers=0.0, inactive=0.0), cohort=20, local_steps=2, seed=5
-    )
-    stranger = prepare(
-        parse({"federation": {"clients": len(digits)}, "training": {"seed": 6}}), digits, None, algorithm, None
-    ).assemble()[1]
-    requests_seen = []
-
-    def client_7_is_a_stranger(requests, steps):
-        requests_seen.append(Message.from_bytes(requests[7], "request").header["how"])
-        others = {client: blob for client, blob in requests.items() if client != 7}
-        return answer(others, steps) | stranger.answer({7: requests[7]}, steps)
-
-    answer, first.answer = first.answer, client_7_is_a_stranger
-    records = [coordinator.play(round_) for round_ in range(3)]
-    assert [7 in record.counted for record in records] == [False, True, True]
-    assert not any(record.refused for record in records)
-    assert torch.equal(stranger.w, first.w)
-    if isinstance(algorithm, EFL):
-        assert requests_seen == ["each", "model", "each"]
-
-
-def test_bfloat16_halves_the_bytes_and_both_sides_have_the_rounded_model(digits):
-    fleet = Fleet(stragglers=0.0, inactive=0.0)
-    full, half = (
-        train(digits, algorithm=FedAvg(precision=precision), fleet=fleet, rounds=6, cohort=5)
-        for precision in ("float32", "bfloat16")
-    )
-    for way in ("bytes_up", "bytes_down"):
-        assert half.summary[way] / full.summary[way] == pytest.approx(0.5, abs=0.02)
-    weights = torch.cat([p.detach().flatten() for p in half.model.parameters()])
-    assert torch.equal(weights, weights.bfloat16().float())
 
 
 def test_a_damaged_reply_is_refused_and_the_round_goes_on(digits):

@@ -22,6 +22,7 @@ Parts = dict[str, Payload]
 UploadTypes = dict[str, type[Payload]]
 
 SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
+HOME = torch.device("cpu")
 
 
 def unhurried() -> bool:
@@ -140,7 +141,7 @@ class LocalWork:
                 some = slice(first, first + SAMPLES_AT_ONCE)
                 losses[row] += one.gradient(1, x[None, some], y[None, some])[0] * (len(x[some]) / len(x))
                 total.add_(one.G[0], alpha=len(x[some]) / len(x))
-        self.come_home()
+        self._move(HOME)
         return gradients.cpu(), losses.cpu()
 
     def descent(self, *beside: Rows) -> Iterator[tuple[int, Tensor]]:
@@ -176,11 +177,7 @@ class LocalWork:
 
     def _finish(self) -> None:
         self.losses /= self.steps_done.clamp(min=1)
-        self.come_home()
-
-    def come_home(self) -> None:
-        """Bring everything to the CPU."""
-        self._move(torch.device("cpu"))
+        self._move(HOME)
 
     def _move(self, device: torch.device) -> None:
         self.W, self.start, self.losses = (tensor.to(device) for tensor in (self.W, self.start, self.losses))

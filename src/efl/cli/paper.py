@@ -135,13 +135,9 @@ def _build_up(
     from efl.paper.study import run
 
     where = out or Path("runs") / f"{study.name}-{scale}"
-    results = run(study, where, lambda jobs, done: _ignore(run_all(jobs, where, workers, quiet, done)))
+    results = run(study, where, lambda jobs, done: run_all(jobs, where, workers, quiet, done))
     say(write(results, where))
     say(f"Table, figures and results.jsonl: {where}")
-
-
-def _ignore(_: object) -> None:
-    """Run for its effect."""
 
 
 def _judge(name: str, scale: str, out: Path | None, study: Callable[[Path], "Outcome"]) -> None:

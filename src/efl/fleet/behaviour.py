@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from efl.errors import UserError
 
 StepsDistribution = Callable[[np.random.Generator, int], int]
-InactivityLaw = Callable[[int, int], float]
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from efl.engine.files import Record, RunDirectory
 from efl.errors import UserError
 
 Tables = Mapping[str, Mapping[str, Any]]
-Play = Callable[[list[Job], Callable[[Job, Record], None]], None]
+Play = Callable[[list[Job], Callable[[Job, Record], None]], object]
 TUNING_SEED = 1000  # none of the seeds that are reported
 KEPT = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down")
 CURVE = ("round", "accuracy", "own_accuracy", "train_loss", "bytes_up", "bytes_down")
@@ -114,13 +114,13 @@ class Results:
         self.lines[cell] = record
 
     def final(self, setting: str, method: str) -> list[Record]:
-        """The test runs of a method on a setting, one a seed."""
-        found = [
-            record
+        """The test runs of a method on a setting, one a seed: the last, if tuning came to choose another candidate."""
+        by_seed = {
+            cell.seed: record
             for cell, record in self.lines.items()
             if (cell.setting, cell.method, cell.tuning) == (setting, method, False)
-        ]
-        return sorted(found, key=lambda record: int(record["cell"]["seed"]))
+        }
+        return [by_seed[seed] for seed in sorted(by_seed)]
 
     def best(self, study: Study, setting: str, method: Method) -> int:
         """The candidate with the greatest merit on held-out data; the first, if none was tried."""
@@ -163,9 +163,8 @@ def _play(study: Study, cells: Sequence[Cell], results: Results, out: Path, play
     missing = [cell for cell in cells if cell not in results.lines]
     jobs: dict[Path, tuple[Cell, Job]] = {}
     for cell in missing:
-        directory = (
-            out / "runs" / "-".join(str(value) for value in vars(cell).values()).replace(" ", "").replace("/", "")
-        )
+        name = "-".join(str(value) for value in vars(cell).values())
+        directory = out / "runs" / "".join(sign for sign in name if sign.isalnum() or sign in "-.")
         jobs[directory] = cell, Job(cell.label, _experiment(study, cell), directory)
 
     def done(job: Job, summary: Record) -> None:

@@ -43,9 +43,9 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
 
 def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
     """A row for each algorithm: means over its seeds, with the standard deviation where there are several."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     header, rows = comparison_rows(groups)
-    table.add_column(header[0])
+    table.add_column(header[0], no_wrap=True)
     for title in header[1:]:
         table.add_column(title, justify="right")
     for row in rows:

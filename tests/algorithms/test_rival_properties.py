@@ -1,0 +1,97 @@
+"""What each rival is for: where averaging stops short, whose own models are better, what is the same as what."""
+
+from functools import cache
+
+import pytest
+import torch
+from quadratics import Play, Quadratics
+
+from efl import EFL, FedAvg, Fleet, train
+from efl.algorithms import APFL, STC, VRLSGD, FedAMP, FedCurv, FedGATE, FedNova, Mime, Scaffold
+
+COMPLETE = Fleet(stragglers=0.0, inactive=0.0)
+MANY = Quadratics(
+    [[1.0, 2.0, 0.5], [2.0, 1.0, 1.0], [0.5, 0.5, 3.0], [1.0, 3.0, 0.25]],
+    [[8.0, 4.0, -3.0], [0.0, 16.0, 2.0], [-5.0, 1.0, 7.0], [3.0, 3.0, 3.0]],
+)
+
+
+@cache
+def settled(algorithm, rounds=150):
+    return Play(algorithm, MANY, eta=0.05, local_steps=5).play(rounds)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), FedNova(), Mime(correction=False)])
+def test_averaging_stops_short_of_the_optimum(algorithm):
+    assert torch.dist(torch.tensor(settled(algorithm).w), MANY.optimum) > 0.02
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Scaffold(),
+        Scaffold(control="start"),
+        FedGATE(),
+        FedGATE(server_rate=1.5),
+        FedGATE(compression="byte"),
+        VRLSGD(),
+        Mime(),
+        Mime(momentum=0.0),
+    ],
+    ids=str,
+)
+def test_corrected_steps_reach_the_optimum(algorithm):
+    assert torch.dist(torch.tensor(settled(algorithm).w), MANY.optimum) < 1e-4
+
+
+@pytest.mark.parametrize("algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte")], ids=str)
+def test_they_reach_it_though_replies_are_lost(algorithm):
+    play = Play(algorithm, MANY, eta=0.05, local_steps=5)
+    for round_ in range(50):
+        play.play(lost=[round_ % 4] if round_ % 3 == 0 else [])
+    play.play(150)
+    assert torch.dist(torch.tensor(play.w), MANY.optimum) < 1e-3
+
+
+@pytest.mark.parametrize("algorithm", [APFL(), APFL(adaptive=False), FedAMP()], ids=str)
+def test_every_client_has_a_better_model_of_its_own(algorithm):
+    play = settled(algorithm)
+    own = MANY.losses(torch.stack([play.own[client] for client in range(MANY.clients)]))
+    assert (own < MANY.losses(torch.tensor(play.w))).all()
+    if algorithm != APFL():  # and better than a few local steps would make the global one
+        plain = settled(FedAvg())
+        tuned = MANY.losses(torch.stack([plain.own[client] for client in range(MANY.clients)]))
+        assert (own < tuned).all()
+
+
+def test_stc_with_density_1_is_fedavg_bit_for_bit(digits):
+    fleet = Fleet(stragglers=0.3, inactive=0.1, lost=0.1)
+    stc, fedavg = (
+        train(digits, algorithm=algorithm, fleet=fleet, rounds=6, cohort=6, local_steps=4, evaluate_own_every="never")
+        for algorithm in (STC(density_up=1.0, density_down=1.0), FedAvg())
+    )
+    assert stc.summary["model_sha256"] == fedavg.summary["model_sha256"]
+    assert stc.summary["bytes"] == fedavg.summary["bytes"]
+
+
+def test_fedcurv_is_efl_without_compression_and_reweighting(digits):
+    """With the client's own part left in, as EFL does, and λ halved; the same to rounding, for EFL takes two steps."""
+    efl = EFL(
+        elasticity=0.5,
+        density_up=1.0,
+        density_down=1.0,
+        weighting="A",
+        step="explicit",
+        fisher="empirical",
+        participation="self-normalised",
+        answer_rates=False,
+    )
+    vectors = []
+    for algorithm in (efl, FedCurv(curvature=0.25, own="include")):
+        result = train(
+            digits, "linear", algorithm, COMPLETE, rounds=6, cohort=6, local_steps=4, evaluate_own_every="never"
+        )
+        vectors.append(torch.cat([p.detach().flatten() for p in result.model.parameters()]))
+    assert torch.allclose(*vectors, atol=1e-6)
+    plain = train(digits, "linear", FedAvg(), COMPLETE, rounds=6, cohort=6, local_steps=4, evaluate_own_every="never")
+    assert torch.dist(vectors[0], torch.cat([p.detach().flatten() for p in plain.model.parameters()])) > 1e-3
