@@ -1,7 +1,11 @@
 import pytest
 import torch
+from hypothesis import settings
 
 from efl import Federation, load
+
+settings.register_profile("same every time", derandomize=True)
+settings.load_profile("same every time")
 
 
 @pytest.fixture(autouse=True)
