@@ -86,7 +86,9 @@ class Ternary:
 class Field:
     """Fisher values and the anchor's displacement from a reference both sides know, at ``index`` (None: everywhere).
 
-    ``outline`` is a guess of the Fisher values everywhere.
+    ``outline`` is a guess of the Fisher values everywhere. At an index a Fisher value is sent in eighths of an octave
+    below the largest (or below the guess), 255 at most: what lies further below, eleven orders of magnitude, comes back
+    as the smallest there is.
     """
 
     layout: Layout
