@@ -21,7 +21,7 @@ from efl.storage import checksum
 MOST_CLASSES = 10**7  # a label beyond that is no class but an identifier
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """Clients and their data.
 
@@ -36,6 +36,8 @@ class Federation:
     >>> f = Federation.from_tensors(torch.randn(80, 4), torch.arange(80) % 2, clients=4, partition="iid")
     >>> len(f), f.classes, int(f.sizes.sum())
     (4, 2, 64)
+    >>> f
+    Federation('custom': 4 clients, 64 training and 16 test samples, 2 classes)
     """
 
     x: Tensor
@@ -67,6 +69,11 @@ class Federation:
                 )
             if min(train.min(), test.min()) < 0 or max(train.max(), test.max()) >= len(self.x):
                 raise UserError(f"client {client} has sample indices outside 0 … {len(self.x) - 1}")
+
+    def __repr__(self) -> str:
+        trained, tested = int(self.sizes.sum()), sum(len(indices) for indices in self.test)
+        samples = f"{trained:,} training and {tested:,} test samples"
+        return f"Federation({self.name!r}: {len(self):,} clients, {samples}, {self.classes} classes)"
 
     @classmethod
     def from_tensors(
