@@ -16,10 +16,10 @@ MAY_IMPORT = {
     "algorithms.parts": {"wire", "theory"},
     "algorithms": {"wire", "models", "algorithms.parts"},
     "engine": {"wire", "federation", "models", "fleet", "algorithms", "algorithms.parts", "config"},
-    "track": {"engine"},
+    "track": {"config", "engine"},
     "bench": {"deploy", "engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
     "paper": {"comparison", "config", "engine", "theory", "track"},
-    "flower": {"wire", "federation", "models", "fleet", "algorithms", "config", "engine"},
+    "flower": {"wire", "federation", "models", "fleet", "algorithms", "config", "engine", "track"},
     "deploy": {"config", "engine"},
     "cli": {"api", "bench", "comparison", "config", "deploy", "engine", "federation", "paper", "track"},
 }

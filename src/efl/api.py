@@ -17,6 +17,7 @@ from efl.engine.run import Observer, Result, Run
 from efl.engine.setup import Setup, prepare
 from efl.federation import Federation
 from efl.fleet import Fleet
+from efl.track.trackers import trackers
 
 
 def train(
@@ -72,8 +73,9 @@ def run(
     """Run an experiment, leaving its files in ``out``; the user's own objects take the place of what it names."""
     setup = prepare(experiment, federation, module, algorithm, fleet)
     _follow_if_not_leading(setup)
+    told = trackers(setup.experiment.track, out)
     directory = None if out is None else RunDirectory.create(out, setup.experiment)
-    return Run(setup, directory, observers).execute()
+    return Run(setup, directory, [*observers, *told]).execute()
 
 
 def resume(
@@ -93,7 +95,7 @@ def resume(
     where = RunDirectory.open(directory)
     setup = prepare(where.experiment(), federation, model, algorithm, fleet)
     _follow_if_not_leading(setup)
-    return Run(setup, where, observers).execute()
+    return Run(setup, where, [*observers, *trackers(setup.experiment.track, where.path)]).execute()
 
 
 def _follow_if_not_leading(setup: Setup) -> None:

@@ -67,9 +67,12 @@ class EngineSection(Section):
 
 
 class TrackSection(Section):
-    """What is kept."""
+    """What is kept, and which trackers are told every round's figures besides."""
 
     checkpoint_every: Count = 10
+    tensorboard: bool = False
+    mlflow: bool = False
+    wandb: bool = False
 
 
 class NetworkSection(Section):

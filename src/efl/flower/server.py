@@ -29,6 +29,7 @@ from efl.errors import UserError
 from efl.flower.settings import experiment_of, fleet_of
 from efl.models import FlatModel
 from efl.storage import write_atomically
+from efl.track.trackers import trackers
 
 MakeModel = Callable[[Experiment], nn.Module]
 Log = Callable[[str], None]
@@ -56,7 +57,7 @@ def serve(
     experiment = experiment_of(run_config)
     say = log or _printed
     setup, directory = prepare_server(grid, experiment, make_model, say)
-    result = Run(setup, directory, [Lines(say), *observers]).execute()
+    result = Run(setup, directory, [Lines(say), *observers, *trackers(experiment.track, directory.path)]).execute()
     say(f"finished: {result.summary['rounds']} rounds, model_sha256 {result.summary['model_sha256']}")
     return result
 

@@ -39,7 +39,7 @@ DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
     "small": {
         "mnist": _tables("mnist", "classes:2", "cnn", rounds=150, learning_rate=0.1, own_looks=5),
         "emnist": _tables("emnist", "classes:5", "cnn", rounds=60, learning_rate=0.1),
-        "cifar100": _tables("cifar100", "classes:5", "vgg11", rounds=60, learning_rate=0.05, cohort=5),
+        "cifar100": _tables("cifar100", "classes:2", "cnn", rounds=40, learning_rate=0.05, local_steps=40),
         "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=40, learning_rate=1.0),
         "shakespeare": _tables(
             "shakespeare", "natural", "char_lstm", rounds=20, learning_rate=4.0, cohort=4, batch_size=10, own_looks=1

@@ -59,7 +59,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Study:
-    """Methods × settings × seeds; ``tries`` candidates are played for ``tuning_rounds`` rounds, judged by ``merit``."""
+    """Methods × settings × seeds; ``tries`` candidates are played for ``tuning_rounds`` rounds, judged by ``merit``.
+
+    Tuning never takes more than half the rounds of a test run, and looks at the own models of a sample of clients.
+    """
 
     name: str
     settings: Sequence[Setting]
@@ -183,7 +186,8 @@ def _experiment(study: Study, cell: Cell) -> Experiment:
     training = tables.setdefault("training", {})
     training |= {"seed": cell.seed, "learning_rate": training["learning_rate"] * candidate.rate}
     if cell.tuning:
-        training["rounds"] = min(training["rounds"], study.tuning_rounds)
+        rounds = min(study.tuning_rounds, -(-training["rounds"] // 2))
+        training |= {"rounds": rounds, "evaluate_own_every": "auto"}
         tables["federation"]["evaluate_on"] = "validation"
     tables["algorithm"] = {"name": method.algorithm, **method.settings, **candidate.settings}
     return parse(tables)
