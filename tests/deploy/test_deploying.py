@@ -22,6 +22,7 @@ from efl.deploy.network import LocalNetwork, free_port
 from efl.deploy.template import write_app
 from efl.engine.registry import Node, Registry
 from efl.errors import UserError, WireError
+from efl.federation import load
 from efl.flower.settings import experiment_of, fleet_of
 
 
@@ -54,6 +55,15 @@ def test_an_app_is_copied_and_fitted_to_the_network(tmp_path):
     assert config_of(copy)["network.directory"] == str(tmp_path / "out")
     with pytest.raises(UserError, match="no app"):
         prepare_app(tmp_path / "other", tmp_path / "out", 3, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "partition"), [(1, "classes:10"), (2, "classes:5"), (3, "classes:4"), (4, "classes:3")]
+)
+def test_few_nodes_hold_all_digits_of_the_example_between_them(tmp_path, nodes, partition):
+    folder = prepare_app(tmp_path / "app", tmp_path / "out", nodes, {})
+    assert config_of(folder)["federation.partition"] == partition
+    load("digits", nodes, partition)
 
 
 def test_the_servers_certificate_is_signed_by_the_authority_and_names_the_host(tmp_path):

@@ -23,7 +23,7 @@ def experiment(**track):
     )
 
 
-class Stopped(Exception):
+class StopError(Exception):
     pass
 
 
@@ -38,7 +38,7 @@ class StopsAfter:
 
     def round(self, record):
         if record["round"] + 1 == self.rounds:
-            raise Stopped
+            raise StopError
 
     def end(self, summary):
         pass
@@ -46,7 +46,7 @@ class StopsAfter:
 
 def play_with_a_break(out, **track):
     """A run that is stopped after round 3, resumed after round 2, its last checkpoint; returns its history."""
-    with pytest.raises(Stopped):
+    with pytest.raises(StopError):
         efl.run(experiment(**track), out, [StopsAfter(3)])
     return efl.resume(out).history
 

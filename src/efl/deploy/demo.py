@@ -16,6 +16,8 @@ from efl.deploy.network import LocalNetwork
 from efl.deploy.template import write_app
 from efl.errors import UserError
 
+DIGITS = 10  # classes of the template's data
+
 
 def run_demo(
     out: Path,
@@ -70,6 +72,10 @@ def prepare_app(
         config = table["tool"]["flwr"]["app"].setdefault("config", {})
     except KeyError:
         raise UserError(f"{project} is of no Flower app: it has no [tool.flwr.app]") from None
+    if (
+        app is None and 3 * nodes < DIGITS
+    ):  # three digits each, as in the template, are too few
+        config["federation"]["partition"] = f"classes:{-(-DIGITS // nodes)}"
     for section, values in overrides.items():
         config.setdefault(section, {}).update(values)
     config.setdefault("federation", {}).setdefault("clients", nodes)
