@@ -72,9 +72,7 @@ def prepare_app(
         config = table["tool"]["flwr"]["app"].setdefault("config", {})
     except KeyError:
         raise UserError(f"{project} is of no Flower app: it has no [tool.flwr.app]") from None
-    if (
-        app is None and 3 * nodes < DIGITS
-    ):  # three digits each, as in the template, are too few
+    if app is None and 3 * nodes < DIGITS:  # three digits each, as in the template, are too few
         config["federation"]["partition"] = f"classes:{-(-DIGITS // nodes)}"
     for section, values in overrides.items():
         config.setdefault(section, {}).update(values)
