@@ -85,8 +85,12 @@ def test_replies_of_strangers_and_to_other_rounds_are_refused(digits):
     assert set(record.counted).isdisjoint(record.refused)
 
 
-def test_divergence_is_reported_and_not_averaged_away(digits):
-    result = train(digits, "mlp", EFL(density_up=1.0, density_down=1.0), learning_rate=1e6, rounds=30, cohort=5)
+@pytest.mark.filterwarnings("error")  # one line that says so, and no warnings of NumPy's
+@pytest.mark.parametrize("density", [1.0, 0.01])
+def test_divergence_is_reported_and_not_averaged_away(digits, density):
+    algorithm = EFL(density_up=density, density_down=density)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 500), nn.ReLU(), nn.Linear(500, 10))  # its field has an outline
+    result = train(digits, module, algorithm, learning_rate=1e6, rounds=30, cohort=5)
     assert result.summary["diverged"]
     assert result.summary["rounds"] < 30
     assert result.summary["diverged_reason"]

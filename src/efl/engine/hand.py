@@ -110,10 +110,11 @@ class Hand:
             [None if task.personal is None else decode(task.personal, self.plain) for task in tasks],
             purpose,
         )
-        if self.workshop.batched:
-            return work, self.algorithm.local_update(work)
-        with self._random_layers(self.workshop.layer_seed(briefing.settings.round, tasks[0].client)):
-            return work, self.algorithm.local_update(work)
+        with np.errstate(over="ignore", invalid="ignore"):  # what ran away is found out and told in one line
+            if self.workshop.batched:
+                return work, self.algorithm.local_update(work)
+            with self._random_layers(self.workshop.layer_seed(briefing.settings.round, tasks[0].client)):
+                return work, self.algorithm.local_update(work)
 
     @contextmanager
     def _random_layers(self, seed: int) -> Iterator[None]:
