@@ -85,16 +85,19 @@ def test_replies_of_strangers_and_to_other_rounds_are_refused(digits):
     assert set(record.counted).isdisjoint(record.refused)
 
 
-@pytest.mark.filterwarnings("error")  # one line that says so, and no warnings of NumPy's
-@pytest.mark.parametrize("density", [1.0, 0.01])
-def test_divergence_is_reported_and_not_averaged_away(digits, density):
-    algorithm = EFL(density_up=density, density_down=density)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 500), nn.ReLU(), nn.Linear(500, 10))  # its field has an outline
-    result = train(digits, module, algorithm, learning_rate=1e6, rounds=30, cohort=5)
+def test_divergence_is_reported_and_not_averaged_away(digits):
+    result = train(digits, "mlp", EFL(density_up=1.0, density_down=1.0), learning_rate=1e6, rounds=30, cohort=5)
     assert result.summary["diverged"]
     assert result.summary["rounds"] < 30
     assert result.summary["diverged_reason"]
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
+
+
+@pytest.mark.filterwarnings("error")  # such as NumPy's, of an overflow
+def test_divergence_is_reported_without_noise(digits):
+    deep = [layer for _ in range(4) for layer in (nn.Linear(100, 100), nn.ReLU())]
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), *deep, nn.Linear(100, 10))
+    assert train(digits, module, EFL(), learning_rate=10.0, rounds=3, cohort=5).summary["diverged"]
 
 
 def test_a_runaway_loss_is_divergence(digits):
