@@ -117,22 +117,37 @@ def auto_workers(model: FlatModel, training: TrainingSection) -> int:
 
 
 class Batches:
-    """The mini-batches of some clients, from sample indices (steps, C, B), fetched for several steps at once."""
+    """The mini-batches of some clients, from sample indices (steps, C, B).
+
+    Inputs and labels are fetched for several steps at once, labels for more of them.
+    """
 
     def __init__(self, pool: Federation, indices: Tensor, rows: Rows) -> None:
-        self.pool, self.indices, self.targets, self.device = pool, indices, rows.targets, rows.model.device
-        self.at_once = max(1, FLOATS_AHEAD // max(1, indices[0].numel() * pool.x[0].numel()))
-        self._first = 0
-        self._block: list[tuple[Tensor, Tensor]] = []
+        device, samples = rows.model.device, indices[0].numel()
+        self._x = _Ahead(lambda some: pool.inputs_of(some).to(device), indices, samples * pool.x[0].numel())
+        labels = samples * pool.y[0].numel() * (pool.classes if rows.batched else 1)
+        self._y = _Ahead(lambda some: rows.targets(pool.labels_of(some).to(device)), indices, labels)
 
     def __call__(self, step: int, active: int) -> tuple[Tensor, Tensor]:
         """Samples (active, B, …) and labels of this step, for the first ``active`` clients."""
+        x, y = self._x(step), self._y(step)
+        return (x, y) if active == x.shape[0] else (x[:active], y[:active])
+
+
+class _Ahead:
+    """Something of every step, ``numbers`` in each, fetched for several steps at once."""
+
+    def __init__(self, fetch: Callable[[Tensor], Tensor], indices: Tensor, numbers: int) -> None:
+        self.fetch, self.indices = fetch, indices
+        self.at_once = max(1, FLOATS_AHEAD // max(1, numbers))
+        self._first = 0
+        self._block: tuple[Tensor, ...] = ()
+
+    def __call__(self, step: int) -> Tensor:
         if not self._first <= step < self._first + len(self._block):
             self._first = step
-            x, y = (part.to(self.device) for part in self.pool.batch(self.indices[step : step + self.at_once]))
-            self._block = list(zip(x.unbind(), self.targets(y).unbind(), strict=True))
-        x, y = self._block[step - self._first]
-        return (x, y) if active == x.shape[0] else (x[:active], y[:active])
+            self._block = self.fetch(self.indices[step : step + self.at_once]).unbind()
+        return self._block[step - self._first]
 
 
 def auto_rows(model: FlatModel, cohort: int) -> int:
