@@ -24,6 +24,11 @@ class APFL(FedAvg):
     mixture: Probability = 0.5
     adaptive: bool = True
 
+    @property
+    def personal_models(self) -> bool:
+        """The mixtures v̄."""
+        return True
+
     def client_state(self, n: int) -> Mapping[str, int]:
         """v_k and α_k; the client knows nothing of either before it is asked for the first time."""
         return {"personal": n, "mixture": 1}

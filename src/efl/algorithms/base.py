@@ -211,6 +211,11 @@ class Algorithm(Protocol):
         """How many rounds in a row ask the same clients."""
         ...
 
+    @property
+    def personal_models(self) -> bool:
+        """Whether clients have models of their own besides the global one; `local_update` leaves them in ``own``."""
+        ...
+
     def start(self, w: Tensor) -> ServerState:
         """The server's state before the first round."""
         ...

@@ -123,6 +123,11 @@ class EFL(Settings):
         """Clients are asked once."""
         return 1
 
+    @property
+    def personal_models(self) -> bool:
+        """There is one model for all."""
+        return False
+
     # Server, before a round
 
     def start(self, w: Tensor) -> ServerState:

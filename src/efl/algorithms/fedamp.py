@@ -37,10 +37,16 @@ class FedAMP(FedAvg):
     distance: Positive = 30.0
     proximity: NonNegative = 0.1
 
+    @property
+    def personal_models(self) -> bool:
+        """The w_k, and nothing else."""
+        return True
+
     def personal(self, server: ServerState, client: int) -> Payload | None:
-        """u_k; nothing as long as the server has not heard of the client, who then starts from the first model."""
-        if (own := server.tensors.get(str(client))) is None:
+        """u_k; of a client that the server has not heard of, w_k is the first model."""
+        if not server.tensors:
             return None
+        own = server.tensors.get(str(client), server.w)
         others = [model for known, model in _models(server) if known != client]
         distances = torch.tensor([float((model - own).square().sum()) for model in others])
         weights = self.attraction * torch.exp(-distances / self.distance)

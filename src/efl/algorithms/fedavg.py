@@ -38,6 +38,11 @@ class FedAvg(Settings):
         """Clients are asked once."""
         return 1
 
+    @property
+    def personal_models(self) -> bool:
+        """There is one model for all."""
+        return False
+
     def start(self, w: Tensor) -> ServerState:
         """Nothing but the model."""
         return ServerState(w)

@@ -1,7 +1,6 @@
 """How good models are on each client's test data: those that clients have after local training, and the worst."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +17,15 @@ Accuracies = NDArray[np.float64]
 def own_accuracies(
     host: ClientHost, clients: Sequence[int], server: ServerState, buffers: Tensor, settings: RoundSettings
 ) -> Accuracies:
-    """Test accuracy of each client's own model: the global one after E more local steps, on its own test data.
+    """Test accuracy of each client's own model on its own test data.
 
-    An observer's view: nothing is sent, stored or billed. Where clients are asked several times for one piece of work,
-    it is the last of these that is looked at.
+    That is its personal model after another round of work, or the global one after E steps of SGD. An observer's view:
+    nothing is sent, stored or billed.
     """
-    exchanges = host.algorithm.exchanges
-    settings = replace(settings, round=settings.round - settings.round % exchanges + exchanges - 1)
-    told, plain = host.algorithm.broadcast(server, settings), host.hand.plain
+    algorithm, plain = host.algorithm, host.hand.plain
+    told = algorithm.broadcast(server, settings) if algorithm.personal_models else {}
     briefing = Briefing(settings, {name: encode(part, plain) for name, part in told.items()})
-    alone = {client: host.algorithm.personal(server, client) for client in clients}
+    alone = {client: algorithm.personal(server, client) if algorithm.personal_models else None for client in clients}
     personal = {client: None if part is None else encode(part, plain) for client, part in alone.items()}
     scores = host.score_own(personal, briefing, server.w, buffers)
     return np.array([scores[client] for client in clients])

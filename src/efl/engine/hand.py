@@ -7,7 +7,7 @@ process; models and rows lie where all hands reach them. A job's result does not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pickle import PickleBuffer
 from typing import Any, Protocol, TypeVar
@@ -91,13 +91,31 @@ class Hand:
             self._briefing, self._told = briefing, (parts, coding_context(parts, self.plain))
         return self._told
 
-    def local_work(
-        self, briefing: Briefing, tasks: Sequence[Task], purpose: Purpose = Purpose.BATCHES
-    ) -> tuple[LocalWork, list[Parts]]:
+    def local_work(self, briefing: Briefing, tasks: Sequence[Task]) -> tuple[LocalWork, list[Parts]]:
         """Do the work of some clients side by side; their uploads."""
+        work = self._work(briefing, tasks, Purpose.BATCHES)
+        with self._training(briefing, tasks):
+            return work, self.algorithm.local_update(work)
+
+    def own_models(self, briefing: Briefing, tasks: Sequence[Task]) -> LocalWork:
+        """Work that makes the clients' own models, whatever it would send.
+
+        They are the personal models of algorithms that have them. For all others they are what E steps of plain SGD
+        make of the global model: the steps of some, which correct for how a client differs, would keep it from fitting.
+        """
+        work = self._work(briefing, tasks, Purpose.OWN_MODEL)
+        with self._training(briefing, tasks):
+            if self.algorithm.personal_models:
+                self.algorithm.local_update(work)
+            else:
+                for _ in work.sgd():
+                    pass
+        return work
+
+    def _work(self, briefing: Briefing, tasks: Sequence[Task], purpose: Purpose) -> LocalWork:
         shared, _ = self.told(briefing)
         shared = {name: part for name, part in shared.items() if name != "buffers"}
-        work = self.workshop.work(
+        return self.workshop.work(
             [task.client for task in tasks],
             [task.steps for task in tasks],
             self.w,
@@ -110,11 +128,16 @@ class Hand:
             [None if task.personal is None else decode(task.personal, self.plain) for task in tasks],
             purpose,
         )
-        with np.errstate(over="ignore", invalid="ignore"):  # what ran away is found out and told in one line
-            if self.workshop.batched:
-                return work, self.algorithm.local_update(work)
-            with self._random_layers(self.workshop.layer_seed(briefing.settings.round, tasks[0].client)):
-                return work, self.algorithm.local_update(work)
+
+    @contextmanager
+    def _training(self, briefing: Briefing, tasks: Sequence[Task]) -> Iterator[None]:
+        """Within, models may run away without a word: that is found out and told in one line."""
+        seed = self.workshop.layer_seed(briefing.settings.round, tasks[0].client)
+        with (
+            np.errstate(over="ignore", invalid="ignore"),
+            nullcontext() if self.workshop.batched else self._random_layers(seed),
+        ):
+            yield
 
     @contextmanager
     def _random_layers(self, seed: int) -> Iterator[None]:
@@ -184,14 +207,14 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class ScoreOwn:
-    """How good the models are that some clients come to by a round of work, each on its own test data."""
+    """How good the own models of some clients are, each on its own test data."""
 
     briefing: Briefing
     tasks: Sequence[Task]
 
     def run(self, hand: Hand) -> list[float]:
         """An accuracy for each; nothing is sent, stored or billed."""
-        work, _ = hand.local_work(self.briefing, self.tasks, Purpose.OWN_MODEL)
+        work = hand.own_models(self.briefing, self.tasks)
         tests = [hand.workshop.federation.test[task.client] for task in self.tasks]
         return [
             float(correct(hand, work.own[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)
