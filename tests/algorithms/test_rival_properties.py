@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from quadratics import Play, Quadratics
@@ -50,6 +51,14 @@ def test_they_reach_it_though_replies_are_lost(algorithm):
     for round_ in range(50):
         play.play(lost=[round_ % 4] if round_ % 3 == 0 else [])
     play.play(150)
+    assert torch.dist(torch.tensor(play.w), MANY.optimum) < 1e-3
+
+
+@pytest.mark.parametrize("algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte")], ids=str)
+def test_they_reach_it_though_only_half_of_the_clients_take_part(algorithm):
+    play, rng = Play(algorithm, MANY, eta=0.02, local_steps=5), np.random.default_rng(0)
+    for _ in range(600):
+        play.play(absent=rng.choice(4, 2, replace=False).tolist())
     assert torch.dist(torch.tensor(play.w), MANY.optimum) < 1e-3
 
 

@@ -106,11 +106,13 @@ def test_vrlsgd_forgets_a_round_whose_reply_was_lost():
     assert play.state("difference") == [[0.0, 0.0], [0.0, 0.0]]  # the mean was client 1's own; client 2 was not heard
 
 
-def test_vrlsgd_takes_the_mean_over_rounds_that_a_client_sat_out():
+def test_vrlsgd_tells_who_sat_out_the_mean_of_its_own_last_round():
     play = start(VRLSGD()).play().play(absent=[1])
     assert play.w == [2.953125, 5.75]
-    play.play()  # the model moved by that in two rounds, from zero
-    assert play.state("difference")[1] == [2.953125 / 1.0, -14 + 5.75 / 1.0]
+    assert {name for name in play.server.tensors if name != "last"} == {"after 0", "after 1"}
+    play.play()
+    assert play.state("difference")[1] == [3.5, -4.0]  # as in the round after the first
+    assert {name for name in play.server.tensors if name != "last"} == {"after 2"}
 
 
 def test_fedgate():

@@ -57,6 +57,17 @@ def test_what_is_done_is_not_done_again_and_more_can_be_added(tmp_path):
     assert len(Results(tmp_path / "results.jsonl").lines) == 4
 
 
+def test_what_was_done_with_other_settings_is_done_again(tmp_path):
+    run(Study("s", [Setting("tiny", TINY)], [Method("A", "fedavg")], tries=1), tmp_path, played([]))
+    changes = {"looks": {"evaluate_own_every": 2}, "rounds": {"rounds": 4}}
+    jobs = {name: [] for name in changes}
+    for name, change in changes.items():
+        changed = Setting("tiny", {**TINY, "training": {**TINY["training"], **change}})
+        results = run(Study("s", [changed], [Method("A", "fedavg")], tries=1), tmp_path, played(jobs[name]))
+    assert [len(found) for found in jobs.values()] == [0, 1]  # looking more or less often changes nothing
+    assert [line["summary"]["rounds"] for line in results.final("tiny", "A")] == [4]
+
+
 def test_a_damaged_line_is_named(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"cell": {}}\n')
     with pytest.raises(UserError, match=r"results\.jsonl:1: not a result"):
@@ -81,7 +92,7 @@ def test_tables_and_panels_show_what_was_found(tmp_path):
     for method in ("FedAMP", "EFL"):
         accuracy = 100 * results.final("for sent140", method)[0]["summary"]["bmta_local"]
         assert f"| {method} | {accuracy:.2f} |" in table
-    assert r"\begin{tabular}{lrrrr}" in (tmp_path / "table.tex").read_text()
+    assert r"\begin{tabular}{lrrrrr}" in (tmp_path / "table.tex").read_text()
     figure = FIGURES["figure2"]("smoke", ["sent140"])
     lines = [json.dumps({**line, "cell": {**line["cell"], "method": "best λ"}}) for line in results.lines.values()]
     (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")

@@ -42,7 +42,15 @@ DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
         "cifar100": _tables("cifar100", "classes:2", "cnn", rounds=40, learning_rate=0.05, local_steps=40),
         "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=40, learning_rate=1.0),
         "shakespeare": _tables(
-            "shakespeare", "natural", "char_lstm", rounds=20, learning_rate=4.0, cohort=4, batch_size=10, own_looks=1
+            "shakespeare",
+            "natural",
+            "char_lstm",
+            rounds=30,
+            learning_rate=4.0,
+            cohort=4,
+            local_steps=10,
+            batch_size=10,
+            own_looks=1,
         ),
     },
     "full": {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from efl.paper.data import ScaleName, setting
+from efl.paper.data import DATA, ScaleName, setting
 from efl.paper.study import Candidate, Method, Results, Setting, Study, spread
 from efl.track.figures import COLOURS, Panel, Series
 from efl.track.plots import draw_panels
@@ -27,28 +27,35 @@ class Figure:
 
 
 def figure1(scale: ScaleName, datasets: Sequence[str] = ("cifar100", "emnist")) -> Figure:
-    """Accuracy over rounds where clients are alike and where they hold few classes each."""
+    """Accuracy over rounds where clients are alike and where they hold few classes each; below, of own models."""
     few = {"smoke": ("classes:2",), "small": ("classes:5",), "full": ("classes:20", "classes:5")}
     partitions = ("iid", *few[scale])
     settings = [
-        setting(scale, name, f"{name}, {partition}", federation={"partition": partition})
+        setting(
+            scale,
+            name,
+            f"{name}, {partition}",
+            federation={"partition": partition},
+            training={"evaluate_own_every": max(1, DATA[scale][name]["training"]["rounds"] // 6)},
+        )
         for name in datasets
         for partition in partitions
     ]
     methods = (
         Method("FedProx", "fedprox"),
         Method("SCAFFOLD", "scaffold"),
-        Method("APFL", "apfl"),
+        Method("APFL", "apfl", personal=True),
         Method("EFL", "efl"),
     )
-    return Figure(_study("figure1", scale, settings, methods), {"accuracy": "mean accuracy"}, len(partitions))
+    keys = {"accuracy": "mean accuracy", "own_accuracy": "accuracy of own models"}
+    return Figure(_study("figure1", scale, settings, methods), keys, len(settings))
 
 
 def figure2(scale: ScaleName, datasets: Sequence[str] = ("mnist", "cifar100", "sent140", "shakespeare")) -> Figure:
-    """What the elastic term brings: λ = 0 against the best λ, accuracy above, training loss below."""
+    """What the elastic term brings: λ = 0 against the best λ at the same η; accuracy above, training loss below."""
     strengths = tuple(Candidate(settings={"elasticity": value}) for value in (0.3, 1.0, 0.1))
     methods = (
-        Method("λ = 0", "efl", {"elasticity": 0.0}),
+        Method("λ = 0", "efl", {"elasticity": 0.0}, (Candidate(),)),
         Method("best λ", "efl", {}, strengths),
     )
     keys = {"accuracy": "mean accuracy", "train_loss": "training loss"}

@@ -3,7 +3,7 @@
 Every method has the same number of tuning runs on each setting: candidates (a learning rate, or a setting of its own)
 are played on a part of the training data held out for it, and the best is played on the test data with several seeds.
 Every finished run is a line in results.jsonl. Asked again, a study takes up what is there, so it can be stopped at any
-time and made larger later.
+time and made larger later; what was played with other settings is played again.
 """
 
 from __future__ import annotations
@@ -41,12 +41,18 @@ RATES = (Candidate(1.0), Candidate(0.3), Candidate(3.0))
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table, or a curve."""
+    """A row of a table, or a curve; ``personal`` if its clients have models of their own, by which it is judged."""
 
     name: str
     algorithm: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     candidates: Sequence[Candidate] = RATES
+    personal: bool = False
+
+    @property
+    def merit(self) -> str:
+        """What is greatest for the best candidate."""
+        return "bmta_local" if self.personal else "bmta_global"
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Study:
-    """Methods × settings × seeds; ``tries`` candidates are played for ``tuning_rounds`` rounds, judged by ``merit``.
+    """Methods × settings × seeds; ``tries`` candidates are played for ``tuning_rounds`` rounds.
 
-    Tuning never takes more than half the rounds of a test run, and looks at the own models of a sample of clients.
+    Tuning never takes more than half the rounds of a test run.
     """
 
     name: str
@@ -70,7 +76,6 @@ class Study:
     seeds: int = 1
     tries: int = 3
     tuning_rounds: int = 30
-    merit: str = "bmta_global"
 
 
 @dataclass(frozen=True)
@@ -125,10 +130,19 @@ class Results:
         }
         return [by_seed[seed] for seed in sorted(by_seed)]
 
-    def best(self, study: Study, setting: str, method: Method) -> int:
+    def has(self, cell: Cell, experiment: Experiment) -> bool:
+        """Whether this run was played, with these settings."""
+        if cell not in self.lines:
+            return False
+        try:
+            return _without_looks(parse(self.lines[cell]["experiment"])) == _without_looks(experiment)
+        except UserError:
+            return False
+
+    def best(self, setting: str, method: Method) -> int:
         """The candidate with the greatest merit on held-out data; the first, if none was tried."""
         tried = {
-            cell.candidate: _merit(record, study.merit)
+            cell.candidate: _merit(record, method.merit)
             for cell, record in self.lines.items()
             if (cell.setting, cell.method, cell.tuning) == (setting, method.name, True)
         }
@@ -138,6 +152,12 @@ class Results:
 def _merit(record: Record, key: str) -> float:
     value = record["summary"][key]
     return -1.0 if value is None or record["summary"]["diverged"] else float(value)
+
+
+def _without_looks(experiment: Experiment) -> Experiment:
+    """How often models are looked at changes nothing in a run."""
+    training = experiment.training.model_copy(update={"evaluate_every": 1, "evaluate_own_every": 1})
+    return experiment.model_copy(update={"training": training})
 
 
 def run(study: Study, out: Path, play: Play) -> Results:
@@ -153,7 +173,7 @@ def run(study: Study, out: Path, play: Play) -> Results:
     ]
     _play(study, tuning, results, out, play)
     tests = [
-        Cell(setting.name, method, results.best(study, setting.name, methods[method]), False, seed)
+        Cell(setting.name, method, results.best(setting.name, methods[method]), False, seed)
         for seed in range(study.seeds)
         for setting in study.settings
         for method in methods
@@ -163,12 +183,14 @@ def run(study: Study, out: Path, play: Play) -> Results:
 
 
 def _play(study: Study, cells: Sequence[Cell], results: Results, out: Path, play: Play) -> None:
-    missing = [cell for cell in cells if cell not in results.lines]
     jobs: dict[Path, tuple[Cell, Job]] = {}
-    for cell in missing:
+    for cell in cells:
+        experiment = _experiment(study, cell)
+        if results.has(cell, experiment):
+            continue
         name = "-".join(str(value) for value in vars(cell).values())
         directory = out / "runs" / "".join(sign for sign in name if sign.isalnum() or sign in "-.")
-        jobs[directory] = cell, Job(cell.label, _experiment(study, cell), directory)
+        jobs[directory] = cell, Job(cell.label, experiment, directory)
 
     def done(job: Job, summary: Record) -> None:
         results.add(jobs[job.directory][0], job.experiment, RunDirectory.open(job.directory), summary)
@@ -187,7 +209,7 @@ def _experiment(study: Study, cell: Cell) -> Experiment:
     training |= {"seed": cell.seed, "learning_rate": training["learning_rate"] * candidate.rate}
     if cell.tuning:
         rounds = min(study.tuning_rounds, -(-training["rounds"] // 2))
-        training |= {"rounds": rounds, "evaluate_own_every": "auto"}
+        training |= {"rounds": rounds, "evaluate_own_every": rounds if method.personal else "never"}
         tables["federation"]["evaluate_on"] = "validation"
     tables["algorithm"] = {"name": method.algorithm, **method.settings, **candidate.settings}
     return parse(tables)
@@ -209,7 +231,7 @@ def latex(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) ->
     >>> latex(["", "mnist"], [["EFL", "99.1 ± 0.1"]], "Accuracy").splitlines()[6]
     'EFL & 99.1 $\\pm$ 0.1 \\\\'
     """
-    plain = {"±": r"$\pm$", "–": "--", "%": r"\%", "λ": r"$\lambda$", "_": r"\_"}
+    plain = {"±": r"$\pm$", "–": "--", "%": r"\%", "λ": r"$\lambda$", "η": r"$\eta$", "_": r"\_"}
 
     def line(cells: Sequence[str]) -> str:
         text = " & ".join(cells)

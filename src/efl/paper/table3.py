@@ -18,10 +18,11 @@ METHODS = (
     Method("FedAvg", "fedavg"),
     Method("FedGATE", "fedgate"),
     Method("VRL-SGD", "vrlsgd"),
-    Method("APFL", "apfl"),
-    Method("FedAMP", "fedamp"),
+    Method("APFL", "apfl", personal=True),
+    Method("FedAMP", "fedamp", personal=True),
     Method("EFL", "efl"),
 )
+NO_GLOBAL_MODEL = ("FedAMP",)
 DATASETS = ("mnist", "cifar100", "sent140", "shakespeare")
 PAPER = {
     "FedAvg": (98.30, 2.27, 59.14, 51.35),
@@ -37,22 +38,22 @@ def study(scale: ScaleName, datasets: Sequence[str] = DATASETS) -> Study:
     """The runs of the table."""
     size = {"smoke": (1, 2, 2), "small": (1, 3, 30), "full": (3, 3, 100)}
     seeds, tries, tuning_rounds = size[scale]
-    return Study(
-        "table3", [setting(scale, name) for name in datasets], METHODS, seeds, tries, tuning_rounds, "bmta_local"
-    )
+    return Study("table3", [setting(scale, name) for name in datasets], METHODS, seeds, tries, tuning_rounds)
 
 
 def write(plan: Study, results: Results, out: Path) -> str:
     """table.md and table.tex; returns the former."""
     names = [one.name for one in plan.settings]
-    header = ["", *(f"{name}, {what}" for name in names for what in ("own", "global", "paper")), "bytes a round"]
+    header = ["", *(f"{name}, {what}" for name in names for what in ("own", "global", "paper", "η")), "bytes a round"]
     rows: list[list[str]] = []
     for method in plan.methods:
         row = [method.name]
         for name in names:
             runs = results.final(name, method.name)
             paper = f"{PAPER[method.name][DATASETS.index(name)]:.2f}" if name in DATASETS else "–"
-            row += [spread(runs, "bmta_local"), spread(runs, "bmta_global"), paper]
+            common = "–" if method.name in NO_GLOBAL_MODEL else spread(runs, "bmta_global")
+            rates = {f"{run['experiment']['training']['learning_rate']:.3g}" for run in runs}
+            row += [spread(runs, "bmta_local"), common, paper, ", ".join(sorted(rates)) or "–"]
         rows.append([*row, _bytes(results, names, method.name)])
     table = markdown(header, rows)
     (out / "table.md").write_text(table)
