@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from efl.algorithms import every_name, find
 from efl.config import Experiment
@@ -64,13 +65,18 @@ def named(algorithms: str) -> list[str]:
 
 
 def plan(algorithms: Sequence[str], experiment: Experiment, seeds: int, out: Path) -> list[Job]:
-    """The runs of a comparison. Hyper-parameters of the experiment go to the algorithms that know them."""
+    """The runs of a comparison.
+
+    Hyper-parameters of the experiment go to all algorithms that know them, those below an algorithm's name to it alone.
+    """
     if not algorithms or seeds < 1:
         raise UserError("a comparison needs at least one algorithm and one seed")
     if len(set(algorithms)) < len(algorithms):
         raise UserError(f"an algorithm is named twice: {', '.join(algorithms)}")
     known = {name: {field.name for field in fields(find(name)[0])} for name in algorithms}
-    settings = experiment.algorithm_settings
+    settings, own = _shared_and_own(experiment.algorithm_settings)
+    if strangers := sorted(set(own) - set(algorithms)):
+        raise UserError(unknown_key(f"algorithm.{strangers[0]}", [f"algorithm.{name}" for name in algorithms]))
     for key in settings:
         if not any(key in names for names in known.values()):
             raise UserError(unknown_key(f"algorithm.{key}", sorted(set().union(*known.values()))))
@@ -78,11 +84,31 @@ def plan(algorithms: Sequence[str], experiment: Experiment, seeds: int, out: Pat
     jobs: list[Job] = []
     for name in algorithms:
         section = {"name": name, **{key: value for key, value in settings.items() if key in known[name]}}
+        section |= own.get(name, {})
         one = experiment.model_copy(update={"algorithm": section})
         for seed in range(first, first + seeds):
             directory = out / f"{name.replace(':', '-')}-seed{seed}"
             jobs.append(Job(name, one.with_values(training={"seed": seed}), directory))
     return jobs
+
+
+def _shared_and_own(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Settings for all, and by algorithm, written as tables or with a dot.
+
+    >>> _shared_and_own({"density_up": 0.1, "fedprox": {"proximity": 1}, "fedamp.proximity": 2})
+    ({'density_up': 0.1}, {'fedprox': {'proximity': 1}, 'fedamp': {'proximity': 2}})
+    """
+    shared: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        name, dot, rest = key.partition(".")
+        if isinstance(value, Mapping):
+            own.setdefault(key, {}).update(value)
+        elif dot:
+            own.setdefault(name, {})[rest] = value
+        else:
+            shared[key] = value
+    return shared, own
 
 
 def run_jobs(
