@@ -16,6 +16,8 @@ from efl.track.tables import markdown
 
 SIZES: Mapping[ScaleName, tuple[int, int, int]] = {"smoke": (1, 2, 2), "small": (1, 3, 20), "full": (3, 3, 100)}
 
+NO_OWN_LOOKS = {"evaluate_own_every": "never"}
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -59,7 +61,7 @@ def figure2(scale: ScaleName, datasets: Sequence[str] = ("mnist", "cifar100", "s
         Method("best λ", "efl", {}, strengths),
     )
     keys = {"accuracy": "mean accuracy", "train_loss": "training loss"}
-    study = _study("figure2", scale, [setting(scale, name) for name in datasets], methods)
+    study = _study("figure2", scale, [setting(scale, name, training=NO_OWN_LOOKS) for name in datasets], methods)
     return Figure(study, keys, len(datasets))
 
 
@@ -67,7 +69,7 @@ def figure3(scale: ScaleName, datasets: Sequence[str] = ("sent140", "shakespeare
     """Few clients a round: EFL against FedAvg at several rates of participation."""
     cohorts = {"smoke": (2, 5), "small": (2, 5, 10), "full": (1, 2, 5, 10)}[scale]
     settings = [
-        setting(scale, name, f"{name}, {cohort} clients a round", training={"cohort": cohort})
+        setting(scale, name, f"{name}, {cohort} clients a round", training={"cohort": cohort, **NO_OWN_LOOKS})
         for name in datasets
         for cohort in cohorts
     ]
