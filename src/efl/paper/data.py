@@ -45,7 +45,7 @@ DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
             "shakespeare",
             "natural",
             "char_lstm",
-            rounds=30,
+            rounds=20,
             learning_rate=4.0,
             cohort=4,
             local_steps=10,
