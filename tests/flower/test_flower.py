@@ -7,32 +7,19 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, Error, Message
-from grids import CONFIG, FakeGrid, load_data, make_model
+from flwr.app import Error, Message
+from grids import CONFIG, FakeGrid, load_data, make_model, served, spoiled
 
 import efl
 from efl import EFL
 from efl.config import parse
 from efl.engine.checkpoint import read_file
 from efl.engine.memory import Memory, digest
-from efl.engine.run import Run
 from efl.errors import UserError, WireError
 from efl.flower.client import Site
-from efl.flower.server import prepare_server
 from efl.flower.settings import experiment_of, fleet_of
 from efl.wire import Dense, encode
 from efl.wire import Message as Wire
-
-
-def served(tmp_path, config=None, grid=None, **network):
-    """A server on a grid whose clock is the test's own; the run, and the lines it says."""
-    config = {**CONFIG, "network.directory": str(tmp_path / "run"), **(config or {}), **network}
-    grid = grid or FakeGrid(config, tmp_path)
-    grid.config = config
-    lines = []
-    setup, directory = prepare_server(grid, experiment_of(config), make_model, lines.append)
-    setup.post.clock, setup.post.sleep = grid.clock, grid.sleep
-    return Run(setup, directory), grid, lines
 
 
 def on_one_machine(config=None):
@@ -43,12 +30,6 @@ def on_one_machine(config=None):
     table |= {"fleet": {"stragglers": 0.0, "inactive": 0.0}, "engine": {"rows": 1, "workers": 1}}
     table["federation"]["partition"] = "classes:3"
     return efl.run(parse(table)).summary
-
-
-def spoiled(reply, **words):
-    letter = {**dict(reply.content["efl"]), **words}
-    reply.content["efl"] = ConfigRecord({key: value for key, value in letter.items() if value is not None})
-    return reply
 
 
 @pytest.mark.parametrize("name", ["efl", "fedavg", "scaffold"])

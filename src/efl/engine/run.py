@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from efl.algorithms.base import RoundSettings
 from efl.engine.checkpoint import load_checkpoint, save_checkpoint
-from efl.engine.coordinator import RoundRecord
 from efl.engine.evaluate import own_accuracies, worst_decile
 from efl.engine.files import MetricsFile, Record, RunDirectory
 from efl.engine.looks import global_spacing, looked_at, own_spacing
 from efl.engine.processor import quick_arithmetic
+from efl.engine.rounds import RoundRecord
 from efl.engine.setup import Setup
 from efl.errors import DivergedError
 from efl.storage import write_atomically
@@ -238,6 +238,8 @@ def _as_record(played: RoundRecord, local_steps: int) -> Record:
     }
     if played.changes:
         record["membership"] = [asdict(change) for change in played.changes]
+    if played.forgot:
+        record["forgot"] = True
     return record | ({"refused": dict(played.refused)} if played.refused else {})
 
 

@@ -156,6 +156,10 @@ class Lines:
             self.say(f"{change['what']}: clients {change['clients']}, {change['why']}")
         for client, why in record.get("refused", {}).items():
             self.say(f"refused: client {client}: {why}")
+        if record.get("forgot"):
+            self.say(
+                "no reply was of use for some rounds: the model stays, what clients are told besides it starts over"
+            )
         clients = f"complete/incomplete/silent {record['complete']}/{record['incomplete']}/{record['inactive']}"
         accuracy = f", accuracy {100 * record['accuracy']:.1f} %" if record.get("accuracy") is not None else ""
         sent = f"{record['bytes_up']:,} B up, {record['bytes_down']:,} B down"

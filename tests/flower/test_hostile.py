@@ -1,0 +1,118 @@
+"""Clients that lie, beside honest ones: whatever one of them sends, the others go on."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from grids import served, spoiled
+
+from efl.engine.guard import Guard
+from efl.errors import WireError
+from efl.wire import Dense, Field, encode
+from efl.wire import Message as Wire
+
+
+def hostile(run, grid, change, rounds=(0,)):
+    """Node 101, which has client 1, sends in these rounds what ``change`` makes of its reply."""
+
+    def lie(node, message, reply):
+        if message.metadata.message_type != "train" or node.info.node_id != 101 or len(run.history) not in rounds:
+            return reply
+        sent = Wire.from_bytes(dict(reply.content["efl"])["blob"], "reply")
+        return spoiled(reply, blob=change(sent).to_bytes())
+
+    grid.spoil = lie
+
+
+def with_part(run, name, make):
+    """A change of a reply: another part."""
+
+    def change(sent):
+        part = make(run.coordinator.model.n)
+        return dataclasses.replace(sent, parts={**sent.parts, name: encode(part, run.coordinator.context)})
+
+    return change
+
+
+def full(n, value):
+    return np.full(n, value, np.float32)
+
+
+def field(fisher, moved):
+    return lambda n: Field(None, None, full(n, fisher), full(n, moved))
+
+
+POISON = {
+    "a far anchor": ("efl", "field", field(1.0, 1e30)),
+    "an anchor not so far": ("efl", "field", field(1e6, 1e3)),
+    "a stiff field": ("fedcurv", "field", field(3e38, 3e38)),
+    "a stiff field that does not pull": ("fedcurv", "field", field(3e38, 0.0)),
+    "a control": ("scaffold", "control", lambda n: Dense(full(n, 3.4e38))),
+    "a gradient": ("mime:lite", "gradient", lambda n: Dense(full(n, 1e30))),
+}
+
+
+@pytest.mark.parametrize("case", POISON)
+def test_no_part_of_a_reply_stops_the_others(tmp_path, case):
+    algorithm, name, make = POISON[case]
+    run, grid, _ = served(tmp_path, {"training.rounds": 2, "algorithm.name": algorithm})
+    hostile(run, grid, with_part(run, name, make))
+    first, second = run.execute().history
+    assert (first["counted"], list(first["refused"])) == ([0, 2, 3], [1])
+    assert f"client 1 sent a {name}" in first["refused"][1]
+    assert second["counted"] == [0, 1, 2, 3]
+
+
+def test_bounds_of_each_kind_of_part(tmp_path):
+    """‖w‖ = 2, b = 10·2; E = 4 steps of 0.1 make 0.4 of a gradient, B = 5."""
+    run, _, _ = served(tmp_path, {"training.batch_size": 5, "training.learning_rate": 0.1})
+    settings, n = run.coordinator.settings(0), 4
+    w, buffers, zero = (run.coordinator.server.w[:n] * 0 + value for value in (1.0, 0.0, 0.0))
+    assert (settings.local_steps, settings.eta) == (4, 0.1)
+
+    def taken(name, part):
+        try:
+            Guard(10.0).check(1, {name: part}, w, buffers, settings)
+        except WireError:
+            return False
+        return True
+
+    def along(length):
+        return np.float32([length, 0, 0, 0])
+
+    assert taken("update", Dense(w.numpy() + along(19.9)))
+    assert not taken("update", Dense(w.numpy() + along(20.1)))
+    assert taken("control", Dense(along(49.9)))
+    assert not taken("control", Dense(along(50.1)))
+    assert taken("buffers", Dense(along(99.9)))
+    assert not taken("buffers", Dense(along(100.1)))
+    assert taken("field", Field(None, None, along(1), along(9.9)))
+    assert not taken("field", Field(None, None, along(1), along(10.1)))
+    assert taken("field", Field(None, None, along(5 * 49.9**2), zero.numpy()))
+    assert not taken("field", Field(None, None, along(5 * 50.1**2), zero.numpy()))
+
+
+def test_an_aggregate_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
+    """Should the bounds ever let through what adds up to more than float32 holds."""
+    monkeypatch.setattr(Guard, "check", lambda *_: None)
+    run, grid, _ = served(tmp_path, {"training.rounds": 2, "algorithm.name": "fedcurv"})
+    hostile(run, grid, with_part(run, "field", field(3e38, 3e38)))
+    first, second = run.execute().history
+    assert first["counted"] == []
+    assert set(first["refused"].values()) == {"the aggregate left the finite numbers"}
+    assert second["counted"] == [0, 1, 2, 3]
+    assert run.coordinator.roster.accepted.tolist() == [1, 1, 1, 1]
+
+
+def test_what_clients_cannot_work_with_is_forgotten(tmp_path, monkeypatch):
+    """An explicit step is unstable in a stiff field, however little it pulls: everybody leaves the finite numbers."""
+    monkeypatch.setattr(Guard, "check", lambda *_: None)
+    run, grid, _ = served(tmp_path, {"training.rounds": 6, "algorithm.name": "fedcurv"})
+    hostile(run, grid, with_part(run, "field", field(1e30, 0.0)))
+    history = run.execute().history
+    assert [len(record["counted"]) for record in history] == [4, 0, 0, 0, 4, 4]
+    assert [record["round"] for record in history if record.get("forgot")] == [3]
+    assert not run.coordinator.server.tensors["fisher"].isinf().any()
