@@ -1,6 +1,7 @@
 """Clients that lie, beside honest ones: whatever one of them sends, the others go on."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -116,3 +117,27 @@ def test_what_clients_cannot_work_with_is_forgotten(tmp_path, monkeypatch):
     assert [len(record["counted"]) for record in history] == [4, 0, 0, 0, 4, 4]
     assert [record["round"] for record in history if record.get("forgot")] == [3]
     assert not run.coordinator.server.tensors["fisher"].isinf().any()
+
+
+def with_header(**words):
+    return lambda sent: dataclasses.replace(sent, header={**sent.header, **words})
+
+
+@pytest.mark.parametrize("words", [{"steps": math.nan}, {"steps": math.inf}, {"loss": math.nan}, {"steps": 10**15}])
+def test_numbers_that_are_none_are_refused(tmp_path, words):
+    run, grid, _ = served(tmp_path, {"training.rounds": 1})
+    hostile(run, grid, with_header(**words))
+    (record,) = run.execute().history
+    assert (record["counted"], list(record["refused"])) == ([0, 2, 3], [1])
+
+
+def test_whatever_a_reply_makes_the_checks_raise_it_is_refused(tmp_path, monkeypatch):
+    def check(self, client, *_):
+        if client == 1:
+            raise ZeroDivisionError("nobody thought of that")
+
+    monkeypatch.setattr(Guard, "check", check)
+    run, _, _ = served(tmp_path, {"training.rounds": 1})
+    (record,) = run.execute().history
+    assert record["counted"] == [0, 2, 3]
+    assert "cannot be read" in record["refused"][1]

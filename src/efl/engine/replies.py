@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -39,6 +38,16 @@ class Expected:
 
     def checked(self, reply: Message, client: int) -> Reply:
         """The reply, decoded; `WireError` if it is refused."""
+        try:
+            return self._checked(reply, client)
+        except (WireError, DivergedError):
+            raise
+        except Exception as error:
+            if self.guard is None:
+                raise
+            raise WireError(f"client {client} sent what cannot be read: {error!r}") from error
+
+    def _checked(self, reply: Message, client: int) -> Reply:
         settings = self.settings
         if reply.header.get("diverged"):
             said = f"client {client} left the finite numbers in round {settings.round}"
@@ -46,8 +55,8 @@ class Expected:
         if reply.number("client") != client or reply.number("round") != settings.round:
             raise WireError(f"client {client} answered something it was not asked")
         steps, loss = int(reply.number("steps")), float(reply.number("loss"))
-        if not 1 <= steps <= settings.local_steps or not math.isfinite(loss):
-            raise WireError(f"client {client} reports impossible steps or loss")
+        if not 1 <= steps <= settings.local_steps:
+            raise WireError(f"client {client} reports impossible steps")
         parts = self._decoded(reply, client)
         if self.guard is not None:
             self.guard.check(client, parts, self.server.w, self.buffers, settings)
