@@ -141,3 +141,14 @@ def test_whatever_a_reply_makes_the_checks_raise_it_is_refused(tmp_path, monkeyp
     (record,) = run.execute().history
     assert record["counted"] == [0, 2, 3]
     assert "cannot be read" in record["refused"][1]
+
+
+@pytest.mark.parametrize("loss", [1e300, -1e300])
+def test_one_clients_loss_does_not_end_the_run_for_all(tmp_path, loss):
+    run, grid, _ = served(tmp_path, {"training.rounds": 2})
+    hostile(run, grid, with_header(loss=loss))
+    result = run.execute()
+    assert not result.summary["diverged"]
+    first, second = result.history
+    assert (first["counted"], "loss" in first["refused"][1]) == ([0, 2, 3], True)
+    assert second["counted"] == [0, 1, 2, 3]

@@ -21,7 +21,7 @@ from efl.algorithms.parts.weights import by_samples
 from efl.engine.attendance import asked
 from efl.engine.guard import Guard, is_finite
 from efl.engine.hand import coding_context, decoded_parts, layout_of
-from efl.engine.replies import Expected, Reply
+from efl.engine.replies import RUNAWAY_LOSS, Expected, Reply
 from efl.engine.roster import Roster
 from efl.engine.rounds import Plan, RoundRecord
 from efl.engine.transport import Exchange, Transport
@@ -46,7 +46,6 @@ from efl.wire import (
     kinds_of,
 )
 
-RUNAWAY_LOSS = 1e4
 VAIN_ROUNDS = 3  # rounds in a row whose replies are all refused, after which it must be the server's own doing
 
 

@@ -13,6 +13,8 @@ from efl.errors import DivergedError, WireError
 from efl.models import FlatModel
 from efl.wire import Context, Dense, Message
 
+RUNAWAY_LOSS = 1e4  # a mean training loss that is larger has diverged
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -57,6 +59,8 @@ class Expected:
         steps, loss = int(reply.number("steps")), float(reply.number("loss"))
         if not 1 <= steps <= settings.local_steps:
             raise WireError(f"client {client} reports impossible steps")
+        if self.guard is not None and abs(loss) > RUNAWAY_LOSS:  # else one client could end the run for all
+            raise WireError(f"client {client} reports a training loss of {loss:.3g}")
         parts = self._decoded(reply, client)
         if self.guard is not None:
             self.guard.check(client, parts, self.server.w, self.buffers, settings)
