@@ -152,3 +152,75 @@ def test_one_clients_loss_does_not_end_the_run_for_all(tmp_path, loss):
     first, second = result.history
     assert (first["counted"], "loss" in first["refused"][1]) == ([0, 2, 3], True)
     assert second["counted"] == [0, 1, 2, 3]
+
+
+def test_a_message_that_flower_cannot_read_is_refused(tmp_path):
+    """Pulling it raises an error, whatever else is pulled with it."""
+    run, grid, _ = served(tmp_path, {"training.rounds": 2})
+    garbage = set()
+
+    def send_garbage(node, message, reply):
+        if message.metadata.message_type == "train" and node.info.node_id == 101:
+            garbage.add(message.metadata.message_id)
+        return reply
+
+    def pull(ids, go=grid.pull_messages):
+        found = go(ids)
+        if garbage & set(ids):
+            raise ValueError("garbage")
+        return found
+
+    grid.spoil, grid.pull_messages = send_garbage, pull
+    for record in run.execute().history:
+        assert record["counted"] == [0, 2, 3]
+        assert "cannot be read (ValueError)" in record["refused"][1]
+
+
+def test_a_flower_that_is_gone_is_nobodys_bad_message(tmp_path):
+    run, grid, _ = served(tmp_path, {"training.rounds": 1})
+
+    def gone(*_):
+        raise ConnectionError("no SuperLink")
+
+    def pull(ids):
+        grid.get_nodes = gone
+        gone()
+
+    grid.pull_messages = pull
+    with pytest.raises(ConnectionError):
+        run.execute()
+
+
+def test_a_reply_that_names_another_request_is_taken_for_what_it_is(tmp_path):
+    """A late reply to the first request says that it answers the second, which is answered as well."""
+    run, grid, lines = served(tmp_path, {"training.rounds": 3})
+    kept = []
+
+    def late(node, message, reply):
+        if message.metadata.message_type != "train" or node.info.node_id != 101 or len(kept) == 2:
+            return reply
+        kept.append(reply)
+        if len(kept) == 1:
+            return None
+        asked = kept[0].metadata.reply_to_message_id
+        kept[0].metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
+        grid.replies[asked] = kept[0]
+        return reply
+
+    grid.spoil = late
+    history = run.execute().history
+    assert [1 in record["counted"] for record in history] == [False, True, True]
+    assert sum(line.startswith("late: client 1") for line in lines) == 1
+
+
+def test_messages_that_flower_does_not_take_are_not_waited_for(tmp_path):
+    run, grid, lines = served(tmp_path, {"training.rounds": 2})
+
+    def push(messages, go=grid.push_messages):
+        too_large = messages[0].metadata.message_type == "train" and not run.history
+        return [] if too_large else go(messages)
+
+    grid.push_messages = push
+    first, second = run.execute().history
+    assert (first["counted"], second["counted"]) == ([], [0, 1, 2, 3])
+    assert "not sent: Flower did not take 4 of 4 messages" in lines

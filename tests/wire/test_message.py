@@ -37,7 +37,8 @@ def read_through(blob):
 
 def test_envelopes_that_lie_are_refused():
     for content in ([3, "reply", {}, [["a", -1]], []], [3, "reply", {}, [["a", 99]], []], [3, "reply", {}, 5, []],
-                    [3, "reply", {}, [], ["x"]], [3, "reply", {}, [["a", math.inf]], []], [3, "reply", {}, [], [math.nan]], [3, "reply", [], [], []], [3, "reply"], "nothing"):  # fmt: skip
+                    [3, "reply", {}, [], ["x"]], [3, "reply", {}, [["a", math.inf]], []],
+                    [3, "reply", {}, [], [math.nan]], [3, "reply", [], [], []], [3, "reply"], "nothing"):  # fmt: skip
         envelope = msgpack.packb(content)
         with pytest.raises(WireError):
             Message.from_bytes(len(envelope).to_bytes(4, "little") + sealed(envelope) + b"12", "reply")
