@@ -316,3 +316,48 @@ def test_errors_of_flower_are_silence(tmp_path):
     grid.spoil = gone
     (record,) = run.execute().history
     assert (record["inactive"], record["counted"], "refused" in record) == (1, [0, 1, 3], False)
+
+
+def test_a_node_killed_and_started_anew_has_its_place_again_once_flower_has_noticed(tmp_path):
+    """Without keys it is a stranger who says it is client 1, while the old node still counts as online."""
+    run, grid, lines = served(tmp_path, {"training.rounds": 8, "network.patience": 9})
+
+    def restart(node, message, reply):
+        if message.metadata.message_type != "train":
+            return reply
+        grid.now += 10
+        if len(run.history) == 1:
+            grid.nodes.setdefault(301, grid.node(301, 1))
+        if len(run.history) == 2:
+            grid.nodes.pop(101, None)
+        return None if node.info.node_id == 101 and len(run.history) == 1 else reply
+
+    grid.spoil = restart
+    there = [1 in record["counted"] for record in run.execute().history]
+    assert there[:3] == [True, False, False]
+    assert there[-1]
+    assert sum("that is another node" in line for line in lines) == 1
+
+
+def test_a_node_turned_away_is_asked_again_when_it_has_been_away(tmp_path):
+    run, grid, lines = served(tmp_path, {"training.rounds": 5, "network.wait_for": 3})
+    broken, repaired = grid.node(101, 7), grid.node(101, 1)  # the same key
+    grid.nodes[101] = broken
+    grid.answer = lambda node, message, go=grid.answer: (
+        Message(Error(code=2), reply_to=message) if node is broken else go(node, message)
+    )
+
+    def repair(node, message, reply):
+        if message.metadata.message_type == "train":
+            grid.now += 2
+            if len(run.history) == 1:
+                grid.nodes.pop(101, None)
+            if len(run.history) == 2:
+                grid.nodes[101] = repaired
+        return reply
+
+    grid.spoil = repair
+    history = run.execute().history
+    assert 1 not in history[0]["counted"]
+    assert 1 in history[-1]["counted"]
+    assert sum(line.startswith("refused: node") for line in lines) == 1

@@ -21,7 +21,7 @@ from efl.errors import WireError
 RECORD = "efl"
 POLL = 0.5  # seconds between two looks for replies
 LOOK_AROUND = 3.0  # seconds between two looks for nodes
-GREETING = 120.0  # seconds a node has to say who it is
+GREETING = 120.0  # seconds a node has to say who it is, and after which one that was turned away is asked again
 APP_FAILED = (1, 2)  # Flower's codes for an app that cannot be loaded, or raised an error
 Letter = Mapping[str, Any]
 Arrived = Message | WireError  # an answer, or why it cannot be read
@@ -73,7 +73,7 @@ class Post:
     sleep: Callable[[float], None] = time.sleep
     lost_bytes: int = 0
     _greeted: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by message id
-    _turned_away: set[str] = field(default_factory=set)
+    _turned_away: dict[str, tuple[str, float]] = field(default_factory=dict)  # by key: why, and until when
     _late: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     _looked: float = float("-inf")
 
@@ -108,10 +108,11 @@ class Post:
         self._looked = now
         seen = self.grid.get_nodes()
         nodes = [Node(node.node_id, node.public_key.hex() or str(node.node_id), node.name) for node in seen]
+        online = {node.key for node in nodes}
+        self._turned_away = {key: entry for key, entry in self._turned_away.items() if key in online}
         asked = {node.key for node, _ in self._greeted.values()}
-        strangers = [
-            node for node in self.registry.meet(nodes) if node.key not in asked and node.key not in self._turned_away
-        ]
+        asked |= {key for key, (_, until) in self._turned_away.items() if now < until}
+        strangers = [node for node in self.registry.meet(nodes) if node.key not in asked]
         letter = {"run": self.run}
         messages = [Message(enclosed(letter), node.id, "query", ttl=GREETING) for node in strangers]
         if messages:
@@ -175,13 +176,18 @@ class Post:
             return WireError(f"a message that cannot be read ({type(error).__name__})")
 
     def _welcome(self, message: Arrived, node: Node) -> None:
-        """A stranger says who it is; one that cannot be believed is not asked again."""
+        """A stranger says who it is; one that cannot be believed is asked again later, or when it has been away.
+
+        It may have been repaired meanwhile; or the node whose place it takes, killed and started anew, may be gone.
+        """
         try:
             letter = self._letter(message)
             self.registry.claim(node, letter.get("client"), letter.get("samples"))
         except WireError as error:
-            self._turned_away.add(node.key)
-            self.log(f"refused: {error}")
+            before, _ = self._turned_away.get(node.key, ("", 0.0))
+            self._turned_away[node.key] = str(error), self.clock() + GREETING
+            if str(error) != before:
+                self.log(f"refused: {error}")
         except _SilenceError:
             pass
 
