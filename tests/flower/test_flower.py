@@ -15,6 +15,7 @@ from efl import EFL
 from efl.config import parse
 from efl.engine.checkpoint import read_file
 from efl.engine.memory import Memory, digest
+from efl.engine.registry import Node, Registry
 from efl.errors import UserError, WireError
 from efl.flower.client import Site
 from efl.flower.settings import experiment_of, fleet_of
@@ -81,6 +82,85 @@ def test_a_server_stopped_in_a_round_comes_to_the_same_model(tmp_path):
     summary = again.execute().summary
     assert summary["model_sha256"] == expected["model_sha256"]
     assert summary["bytes"] == expected["bytes"]
+
+
+class LateNodes:
+    """A grid whose nodes come online so many seconds from now, each a little later than the one before."""
+
+    def __init__(self, grid, seconds):
+        nodes, go, start = dict(grid.nodes), grid.get_nodes, grid.now
+        grid.nodes.clear()
+
+        def get_nodes():
+            there = int((grid.now - start) / seconds * len(nodes))
+            grid.nodes |= dict(list(nodes.items())[:there])
+            return go()
+
+        grid.get_nodes = get_nodes
+
+
+class BetweenRounds:
+    """An observer by which the server is stopped after a round, when the next is not yet opened."""
+
+    def __init__(self, round_):
+        self.at = round_
+
+    def start(self, setup, history):
+        pass
+
+    def round(self, record):
+        if record["round"] == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stopped", ["in the first round", "in the second", "between them"])
+def test_a_server_started_again_waits_for_those_who_were_there(tmp_path, stopped):
+    expected = on_one_machine()
+    run, grid, _ = served(tmp_path)
+    stop_in = {"in the first round": 0, "in the second": 1}.get(stopped)
+
+    def stop(node, message, reply):
+        if message.metadata.message_type == "train" and len(run.history) == stop_in and node.info.node_id == 102:
+            raise KeyboardInterrupt
+        return reply
+
+    grid.spoil = stop
+    run.observers = [BetweenRounds(0 if stop_in is None else None)]
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    grid.spoil = lambda node, message, reply: reply
+    again, _, lines = served(tmp_path, grid=grid)
+    LateNodes(grid, 3.0)
+    summary = again.execute().summary
+    assert summary["model_sha256"] == expected["model_sha256"]
+    assert sum("who were here before" in line for line in lines) == 1
+
+
+def test_a_server_started_again_does_not_wait_for_ever(tmp_path):
+    run, grid, _ = served(tmp_path)
+    run.observers = [BetweenRounds(0)]
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    del grid.nodes[103]
+    began = grid.now
+    again, _, _ = served(tmp_path, grid=grid)
+    history = again.execute().history
+    assert [record["counted"] for record in history[1:]] == [[0, 1, 2]] * 2
+    assert grid.now - began < 10
+
+
+def test_who_comes_in_an_interrupted_round_arrives_with_the_next(tmp_path):
+    registry = Registry(2, 3, tmp_path / "book")
+    nodes = [Node(number, f"key {number}") for number in range(2)]
+    registry.meet(nodes)
+    registry.claim(nodes[0], 0, 10)
+    registry.open_round(0)
+    registry.claim(nodes[1], 1, 10)
+    again = Registry(2, 3, tmp_path / "book")
+    again.meet(nodes)
+    for round_ in (0, 1):
+        again.open_round(round_)
+        assert again.calendar.members(round_).tolist() == [True, round_ == 1]
 
 
 class KilledError(Exception):

@@ -117,15 +117,29 @@ class DistantSetup(Setup):
     def _open_round(self, round_: int) -> None:
         """Wait until there is somebody to ask: before the first round for as many as were wanted, later for anyone."""
         wanted, registry = self.experiment.network.wait_for, self.post.registry
-        enough = 1 if registry.opened >= 0 else self.experiment.training.cohort if wanted == "auto" else wanted
+        enough = 1 if round_ > 0 else self.experiment.training.cohort if wanted == "auto" else wanted
         said = -1
-        self.post.look_around()
+        self._look_around()
         while (here := len(registry.here())) < enough:
             if here != said:
                 self.log(f"waiting for clients: {here} of {enough} are here")
                 said = here
             self.post.wait()
         registry.open_round(round_)
+
+    def _look_around(self) -> None:
+        """Who is there; after a start, those who were there before have as long as a round to come back.
+
+        So a server that was stopped asks those whom it would have asked.
+        """
+        post, registry = self.post, self.post.registry
+        post.look_around()
+        end = post.clock() + post.deadline
+        if not registry.complete():
+            self.log(f"waiting for those who were here before: clients {sorted(registry.missed)}")
+        while not registry.complete() and post.clock() < end:
+            post.wait()
+        registry.missed.clear()
 
     def _look(self, requests: Mapping[int, bytes]) -> dict[int, float]:
         """The accuracies that clients report."""
