@@ -84,6 +84,24 @@ def test_a_server_stopped_in_a_round_comes_to_the_same_model(tmp_path):
     assert summary["bytes"] == expected["bytes"]
 
 
+def test_a_second_server_on_the_same_directory_is_refused_and_does_no_harm(tmp_path):
+    run, grid, _ = served(tmp_path)
+    tried = []
+
+    def second(node, message, reply):
+        if message.metadata.message_type == "train" and len(run.history) == 1 and not tried:
+            tried.append(len(grid.pushed))
+            with pytest.raises(UserError, match="at work"):
+                served(tmp_path, grid=grid)[0].execute()
+            tried.append(len(grid.pushed))
+        return reply
+
+    grid.spoil = second
+    assert run.execute().summary["model_sha256"] == on_one_machine()["model_sha256"]
+    assert len(tried) == 2
+    assert tried[0] == tried[1]  # it asked nobody
+
+
 class LateNodes:
     """A grid whose nodes come online so many seconds from now, each a little later than the one before."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,24 @@ class RunDirectory:
         if not directory.config.is_file():
             raise UserError(f"{path} is not a run directory (it has no config.toml)")
         return directory
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within, the run is ours; `UserError` if another process is at work on it.
+
+        The system lets go of the lock when the process ends, however it ends. Not all network drives have locks; there
+        nobody is held up.
+        """
+        with open(self.config, "rb+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.path}: another process is at work on this run; let it finish, or stop it"
+                ) from None
+            except OSError:
+                pass
+            yield
 
     def experiment(self) -> Experiment:
         """The experiment the run was started with."""
