@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
@@ -14,6 +15,7 @@ import efl
 from efl import EFL
 from efl.config import parse
 from efl.engine.checkpoint import read_file
+from efl.engine.files import RunDirectory
 from efl.engine.memory import Memory, digest
 from efl.engine.registry import Node, Registry
 from efl.errors import UserError, WireError
@@ -100,6 +102,44 @@ def test_a_second_server_on_the_same_directory_is_refused_and_does_no_harm(tmp_p
     assert run.execute().summary["model_sha256"] == on_one_machine()["model_sha256"]
     assert len(tried) == 2
     assert tried[0] == tried[1]  # it asked nobody
+
+
+def test_a_server_put_back_to_an_earlier_checkpoint_and_its_clients_have_the_same_model(tmp_path):
+    """Stopped in round 3, when some have answered it; put back to round 2, which is played without client 3."""
+    config = {"training.rounds": 5}
+    run, grid, _ = served(tmp_path, config)
+
+    def stop(node, message, reply):
+        if message.metadata.message_type == "train" and len(run.history) == 3 and node.info.node_id == 102:
+            raise KeyboardInterrupt
+        return reply
+
+    grid.spoil = stop
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    older, newest = sorted((tmp_path / "run" / "checkpoint").glob("round-*"))
+    newest.unlink()
+    again, _, _ = served(tmp_path, config, grid)
+
+    def lose(node, message, reply):
+        away = message.metadata.message_type == "train" and len(again.history) == 2 and node.info.node_id == 103
+        return None if away else reply
+
+    grid.spoil = lose
+    counted = [record["counted"] for record in again.execute().history]
+    assert (older.name, counted[2:]) == ("round-000002.safetensors", [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]])
+    files = [next((tmp_path / "clients").glob(f"*/client-{client}.*")) for client in range(4)]
+    models = [read_file(file)[1]["w"] for file in files]
+    assert all(torch.equal(model, models[3]) for model in models)
+
+
+def test_starting_over_means_another_name_where_clients_remember_the_old_one(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", experiment_of(CONFIG))
+    with pytest.raises(UserError, match=r"delete .*run/checkpoint to start"):
+        directory.history(1)
+    directory.name.write_text("abc")
+    with pytest.raises(UserError, match=r"delete .*run to start"):
+        directory.history(1)
 
 
 class LateNodes:

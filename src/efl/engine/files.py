@@ -26,6 +26,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoint"
         self.state = self.checkpoints / "clients.rows"
         self.model = path / "model.safetensors"
+        self.name = path / "run-id"  # by which clients on other machines know the run, and keep what they have of it
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], experiment: Experiment) -> RunDirectory:
@@ -100,7 +101,7 @@ class RunDirectory:
             if len(records) < rounds:
                 raise UserError(
                     f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds; "
-                    f"delete {self.checkpoints} to start the run over"
+                    f"delete {self.path if self.name.exists() else self.checkpoints} to start the run over"
                 )
         return records
 

@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from efl.flower.settings import experiment_of, fleet_of
 from efl.models import FlatModel
 from efl.storage import write_atomically
 from efl.track.trackers import trackers
+from efl.wire import NO_MODEL
 
 MakeModel = Callable[[Experiment], nn.Module]
 Log = Callable[[str], None]
@@ -78,7 +80,7 @@ def prepare_server(
     if directory.read_summary() is not None:
         raise UserError(f"{where} holds a run that is finished; set network.directory to a new one")
     registry = Registry(clients, network.patience, directory.path / "clients.json")
-    post = Post(grid, registry, run_name(directory.path / "run-id"), network.deadline, log)
+    post = Post(grid, registry, run_name(directory.name), network.deadline, log)
     federation = Elsewhere(clients, "the clients' data")
     setup = DistantSetup(experiment, federation, FlatModel(make_model(experiment)), algorithm, fleet, post, log)
     return setup, directory
@@ -104,7 +106,9 @@ class DistantSetup(Setup):
         fleet, training = self.fleet, self.experiment.training
         roster = Roster.of(registry.sizes)
         rule = fleet.membership(roster.shares, training.seed, training.local_steps, training.rounds).rule
-        members = LiveMembership(registry.calendar, rule, fleet.on_departure == "drop", self._open_round)
+        members = LiveMembership(
+            registry.calendar, rule, fleet.on_departure == "drop", partial(self._open_round, roster)
+        )
         transport = FlowerTransport(self.post, max(1.0, network.deadline - network.margin))
         guard = Guard(network.norm_bound)
         host = DistantHost(self.algorithm, self.model, self.federation, registry.here, self._look)
@@ -114,9 +118,11 @@ class DistantSetup(Setup):
         )
         return coordinator, host
 
-    def _open_round(self, round_: int) -> None:
+    def _open_round(self, roster: Roster, round_: int) -> None:
         """Wait until there is somebody to ask: before the first round for as many as were wanted, later for anyone."""
         wanted, registry = self.experiment.network.wait_for, self.post.registry
+        if round_ < registry.opened:  # put back to an earlier round: what clients have may be of those given up
+            roster.version[:] = NO_MODEL
         enough = 1 if round_ > 0 else self.experiment.training.cohort if wanted == "auto" else wanted
         said = -1
         self._look_around()
