@@ -142,6 +142,34 @@ def test_starting_over_means_another_name_where_clients_remember_the_old_one(tmp
         directory.history(1)
 
 
+def test_a_server_killed_before_it_could_write_its_summary_writes_it(tmp_path):
+    expected, grid, _ = served(tmp_path / "whole")
+    expected = expected.execute().summary
+    run, grid, _ = served(tmp_path)
+    run._keep_model = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    again, _, _ = served(tmp_path, grid=grid)
+    LateNodes(grid, 3.0)
+    summary = again.execute().summary
+    assert expected["final_mean_accuracy"] is not None
+    assert summary["final_mean_accuracy"] == expected["final_mean_accuracy"]
+
+
+def test_a_server_killed_when_it_made_its_directory_makes_it_again(tmp_path):
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "run" / "config.toml.4194305.part").write_text("half of")
+    run, _, _ = served(tmp_path)
+    assert {path.name for path in run.directory.path.iterdir()} >= {"config.toml", "checkpoint", "run-id"}
+    assert not list(run.directory.path.glob("*.part"))
+    for other in ("mine", "checkpoint/mine"):
+        folder = tmp_path / other.replace("/", "-")
+        (folder / "checkpoint").mkdir(parents=True)
+        (folder / other).write_text("")
+        with pytest.raises(UserError, match="not empty"):
+            RunDirectory.create(folder, experiment_of(CONFIG))
+
+
 class LateNodes:
     """A grid whose nodes come online so many seconds from now, each a little later than the one before."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from efl.config import Experiment, parse, read_toml
 from efl.errors import UserError
-from efl.storage import write_atomically
+from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]
 
@@ -32,16 +32,23 @@ class RunDirectory:
     def create(cls, path: str | os.PathLike[str], experiment: Experiment) -> RunDirectory:
         """A new directory for this experiment; one that already holds something is left alone."""
         directory = cls(Path(path))
-        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.iterdir())):
+        if directory.path.exists() and not directory._is_unused():
             what = "already holds a run" if directory.config.exists() else "is not empty"
             hint = f", or go on with: efl resume {path}" if directory.config.exists() else ""
             raise UserError(f"{path} {what}; choose another --out{hint}")
         try:
-            directory.checkpoints.mkdir(parents=True)
+            directory.checkpoints.mkdir(parents=True, exist_ok=True)
             write_atomically(directory.config, experiment.to_toml().encode())
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from None
         return directory
+
+    def _is_unused(self) -> bool:
+        """Whether there is nothing here but what `create` leaves if it is killed."""
+        if not self.path.is_dir():
+            return False
+        mine = {self.checkpoints, *self.path.glob(f"{self.config.name}.*{PART}")}
+        return {*self.path.iterdir()} <= mine and not (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:

@@ -111,7 +111,7 @@ class DistantSetup(Setup):
         )
         transport = FlowerTransport(self.post, max(1.0, network.deadline - network.margin))
         guard = Guard(network.norm_bound)
-        host = DistantHost(self.algorithm, self.model, self.federation, registry.here, self._look)
+        host = DistantHost(self.algorithm, self.model, self.federation, self._here, self._look)
         plan = self.plan
         coordinator = Coordinator(
             self.algorithm, self.model, fleet, plan, roster, transport, members, clock=None, guard=guard
@@ -132,6 +132,11 @@ class DistantSetup(Setup):
                 said = here
             self.post.wait()
         registry.open_round(round_)
+
+    def _here(self) -> list[int]:
+        """The clients that can be asked now."""
+        self._look_around()
+        return self.post.registry.here()
 
     def _look_around(self) -> None:
         """Who is there; after a start, those who were there before have as long as a round to come back.
