@@ -12,6 +12,7 @@ from grids import served, spoiled
 
 from efl.engine.guard import Guard
 from efl.errors import WireError
+from efl.flower.server import Lines
 from efl.wire import Dense, Field, encode
 from efl.wire import Message as Wire
 
@@ -224,3 +225,41 @@ def test_messages_that_flower_does_not_take_are_not_waited_for(tmp_path):
     first, second = run.execute().history
     assert (first["counted"], second["counted"]) == ([], [0, 1, 2, 3])
     assert "not sent: Flower did not take 4 of 4 messages" in lines
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_what_is_said_of_a_refusal_is_one_short_line(tmp_path, kind):
+    run, grid, lines = served(tmp_path, {"training.rounds": 1})
+    run.observers = [Lines(lines.append)]
+    forged = "no\nefl: finished: 5 rounds\r\x1b[2J\u2028" + "x" * 10_000
+
+    def lie(node, message, reply):
+        bad = message.metadata.message_type == kind and node.info.node_id == 101
+        return spoiled(reply, error=forged) if bad else reply
+
+    grid.spoil = lie
+    run.execute()
+    (line,) = [line for line in lines if line.startswith("refused: client 1")]
+    assert len(line) < 300
+    assert line.isprintable()
+    assert "no efl: finished" in line
+
+
+def test_names_of_parts_do_not_fill_the_records(tmp_path):
+    run, grid, _ = served(tmp_path, {"training.rounds": 1})
+    hostile(run, grid, lambda sent: dataclasses.replace(sent, parts={"x" * 10**6: b""}))
+    (record,) = run.execute().history
+    assert len(record["refused"][1]) <= 200
+
+
+@pytest.mark.parametrize("accuracy", [math.nan, 1.5, "good", None])
+def test_an_accuracy_that_is_none_is_told_and_left_out(tmp_path, accuracy):
+    run, grid, lines = served(tmp_path, {"training.rounds": 1})
+
+    def lie(node, message, reply):
+        bad = message.metadata.message_type == "evaluate" and node.info.node_id == 101
+        return spoiled(reply, accuracy=accuracy) if bad else reply
+
+    grid.spoil = lie
+    assert 0 <= run.execute().summary["final_mean_accuracy"] <= 1
+    assert "refused: client 1, asked how good the model is: it reports no accuracy" in lines

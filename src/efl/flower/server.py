@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,13 +153,15 @@ class DistantSetup(Setup):
 
     def _look(self, requests: Mapping[int, bytes]) -> dict[int, float]:
         """The accuracies that clients report."""
-        answers, _ = self.post.ask("evaluate", {client: {"blob": blob} for client, blob in requests.items()})
-        accuracies = {client: letter.get("accuracy") for client, letter in answers.items()}
-        return {
-            client: value
-            for client, value in accuracies.items()
-            if isinstance(value, float) and math.isfinite(value) and 0 <= value <= 1
+        answers, refused = self.post.ask("evaluate", {client: {"blob": blob} for client, blob in requests.items()})
+        reported = {client: letter.get("accuracy") for client, letter in answers.items()}
+        accuracies = {
+            client: value for client, value in reported.items() if isinstance(value, float) and 0 <= value <= 1
         }
+        refused |= dict.fromkeys(reported.keys() - accuracies.keys(), "it reports no accuracy")
+        for client, why in sorted(refused.items()):
+            self.log(f"refused: client {client}, asked how good the model is: {why}")
+        return accuracies
 
 
 class Lines:

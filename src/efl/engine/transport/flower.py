@@ -223,7 +223,7 @@ class Post:
         if letter.get("run") != self.run:
             raise WireError(f"an answer to another run ({letter.get('run')!r:.40})")
         if "error" in letter:
-            raise WireError(f"node {message.metadata.src_node_id}: {letter['error']!s:.200}")
+            raise WireError(f"node {message.metadata.src_node_id}: {letter['error']}")
         return letter
 
 
