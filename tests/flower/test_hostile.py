@@ -263,3 +263,16 @@ def test_an_accuracy_that_is_none_is_told_and_left_out(tmp_path, accuracy):
     grid.spoil = lie
     assert 0 <= run.execute().summary["final_mean_accuracy"] <= 1
     assert "refused: client 1, asked how good the model is: it reports no accuracy" in lines
+
+
+def test_who_asks_for_the_model_has_not_answered_in_vain(tmp_path):
+    run, grid, _ = served(tmp_path, {"training.rounds": 5, "algorithm.name": "scaffold"})
+
+    def ask(node, message, reply):
+        if message.metadata.message_type != "train" or len(run.history) == 0:
+            return reply
+        return spoiled(reply, blob=Wire("reply", {"needs_model": True}).to_bytes())
+
+    grid.spoil = ask
+    assert not any(record.get("forgot") for record in run.execute().history)
+    assert run.coordinator.server.tensors["control"].any()

@@ -70,7 +70,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.plain = Context(layout_of(self.model))
         self.context = self.plain
-        self.in_vain = 0  # rounds in a row in which clients answered, and no reply could be used
+        self.in_vain = 0  # rounds in a row in which replies were refused, and none could be used
         self.first_checksum = checksum(self.model.w.numpy())
         self.server = self.algorithm.start(self.model.w.clone())
         self.buffers = self.model.buffers.clone()
@@ -95,7 +95,7 @@ class Coordinator:
             refused |= dict.fromkeys(replies, why)
             replies, counted = {}, {}
         self._note_answers(selection, replies, settings, version)
-        forgot = self._forgets(bool(replies), answered=bool(exchange.replies))
+        forgot = self._forgets(bool(replies), refused=not refused.keys().isdisjoint(exchange.replies))
         loss = self._train_loss(counted, round_)
         return RoundRecord(
             round_,
@@ -231,13 +231,13 @@ class Coordinator:
             return str(error)
         return None
 
-    def _forgets(self, used: bool, *, answered: bool) -> bool:
+    def _forgets(self, used: bool, *, refused: bool) -> bool:
         """Whether, with a guard, the server forgets all but the model: clients cannot work with what they are told.
 
         What an algorithm tells them besides the model comes from other clients, and one of them may have lied within
         all bounds. Then everybody else is refused, nothing changes, and so it would be for ever.
         """
-        if self.guard is None or used or not answered:
+        if self.guard is None or used or not refused:
             self.in_vain = 0 if used else self.in_vain
             return False
         self.in_vain = (self.in_vain + 1) % VAIN_ROUNDS
