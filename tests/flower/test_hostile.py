@@ -10,10 +10,11 @@ pytest.importorskip("flwr")
 
 from grids import served, spoiled
 
+from efl.algorithms import every_name
 from efl.engine.guard import Guard
 from efl.errors import WireError
 from efl.flower.server import Lines
-from efl.wire import Dense, Field, encode
+from efl.wire import Dense, Field, Signs, encode
 from efl.wire import Message as Wire
 
 
@@ -87,12 +88,14 @@ def test_bounds_of_each_kind_of_part(tmp_path):
 
     assert taken("update", Dense(w.numpy() + along(19.9)))
     assert not taken("update", Dense(w.numpy() + along(20.1)))
+    assert taken("update", Signs(np.ones(1000, bool)))
+    assert not taken("update", Signs(np.ones(4, bool), 1.1))
     assert taken("control", Dense(along(49.9)))
     assert not taken("control", Dense(along(50.1)))
     assert taken("buffers", Dense(along(99.9)))
     assert not taken("buffers", Dense(along(100.1)))
-    assert taken("field", Field(None, None, along(1), along(9.9)))
-    assert not taken("field", Field(None, None, along(1), along(10.1)))
+    assert taken("field", Field(None, None, along(1), along(19.9)))
+    assert not taken("field", Field(None, None, along(1), along(20.1)))
     assert taken("field", Field(None, None, along(5 * 49.9**2), zero.numpy()))
     assert not taken("field", Field(None, None, along(5 * 50.1**2), zero.numpy()))
 
@@ -276,3 +279,10 @@ def test_who_asks_for_the_model_has_not_answered_in_vain(tmp_path):
     grid.spoil = ask
     assert not any(record.get("forgot") for record in run.execute().history)
     assert run.coordinator.server.tensors["control"].any()
+
+
+@pytest.mark.parametrize("algorithm", every_name())
+def test_nothing_that_honest_clients_send_is_refused(tmp_path, algorithm):
+    run, _, _ = served(tmp_path, {"training.rounds": 2, "algorithm.name": algorithm})
+    for record in run.execute().history:
+        assert (record["counted"], "refused" in record) == ([0, 1, 2, 3], False)

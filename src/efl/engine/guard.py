@@ -13,7 +13,7 @@ from torch import Tensor
 
 from efl.algorithms.base import Parts, RoundSettings, ServerState
 from efl.errors import WireError
-from efl.wire import Dense, Field, Payload
+from efl.wire import Dense, Field, Payload, Signs
 
 Amount = tuple[str, float, float]  # what it is, how much there is of it, and how much is taken
 
@@ -22,10 +22,10 @@ Amount = tuple[str, float, float]  # what it is, how much there is of it, and ho
 class Guard:
     """Refuses parts of replies that are absurdly long, in terms of b = ``norm_bound`` · max(1, ‖w‖).
 
-    An update may be as long as b. The anchor of a field may be half as far: who is pulled there, and goes on training,
-    must still be within the bound. A gradient, such as SCAFFOLD's control, may be as long as b, and where that is more,
-    so long that a round of E steps of size η along it is; so may those whose squares a Fisher diagonal is made of. For
-    the model's buffers the bound is that of a model of their length, squared: some are variances.
+    An update may be as long as b, and the anchor of a field as far away. A gradient, such as SCAFFOLD's control, may be
+    as long as b, and where that is more, so long that a round of E steps of size η along it is; so may those whose
+    squares a Fisher diagonal is made of. For the model's buffers the bound is that of a model of their length, squared:
+    some are variances. Signs are votes, and nobody has more than one.
 
     Values that are not finite never get here: they are no payload. With a guard, a client whose own training leaves the
     finite numbers is refused, too, and does not end the run.
@@ -46,8 +46,10 @@ class Guard:
         bound = self._bound(w)
         gradient = bound / min(1.0, settings.local_steps * settings.eta)
         if isinstance(part, Field):
-            yield f"a {name} whose anchor is", _norm(part.displacement), bound / 2
+            yield f"a {name} whose anchor is", _norm(part.displacement), bound
             yield f"a {name} of gradients", _root_of_sum(part, settings.batch_size), gradient
+        elif isinstance(part, Signs):
+            yield f"an {name} of signs", part.scale, 1.0
         elif name == "buffers":
             yield name, _norm(part.values - buffers.numpy()), self._bound(buffers) ** 2
         elif name == "update":
