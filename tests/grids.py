@@ -3,11 +3,14 @@
 from types import SimpleNamespace
 
 import torch
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from efl import load
+from efl.engine.run import Run
 from efl.flower import client_app
+from efl.flower.server import prepare_server
+from efl.flower.settings import experiment_of
 from efl.models import Task, build
 from efl.rng import Purpose, torch_seed
 
@@ -93,3 +96,20 @@ class FakeGrid:
 
     def pull_messages(self, ids):
         return [self.replies.pop(number) for number in list(ids) if number in self.replies]
+
+
+def served(tmp_path, config=None, grid=None, **network):
+    """A server on a grid whose clock is the test's own; the run, and the lines it says."""
+    config = {**CONFIG, "network.directory": str(tmp_path / "run"), **(config or {}), **network}
+    grid = grid or FakeGrid(config, tmp_path)
+    grid.config = config
+    lines = []
+    setup, directory = prepare_server(grid, experiment_of(config), make_model, lines.append)
+    setup.post.clock, setup.post.sleep = grid.clock, grid.sleep
+    return Run(setup, directory), grid, lines
+
+
+def spoiled(reply, **words):
+    letter = {**dict(reply.content["efl"]), **words}
+    reply.content["efl"] = ConfigRecord({key: value for key, value in letter.items() if value is not None})
+    return reply

@@ -88,7 +88,8 @@ class NetworkSection(Section):
     patience
         The rounds after which a client that cannot be reached has departed.
     norm_bound
-        How many times the norm of the model (or 1, if that is more) an update may have; larger ones are refused.
+        How many times the norm of the model (or 1, if that is more) an update may have; larger ones are refused. Other
+        parts of a reply have bounds that follow from it (docs/security.md).
     """
 
     directory: str = "runs/flower"

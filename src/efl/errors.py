@@ -6,7 +6,19 @@ class UserError(ValueError):
 
 
 class WireError(Exception):
-    """Bytes that are not a valid message. The receiver refuses them; nothing of them has been used."""
+    r"""Bytes that are not a valid message. The receiver refuses them; nothing of them has been used.
+
+    What is said about them goes into logs and records, and may quote them: it is one short line, whatever they are.
+
+    >>> str(WireError("an answer to\n\x1b[2Janother run"))
+    'an answer to [2Janother run'
+    """
+
+    LONGEST = 200
+
+    def __str__(self) -> str:
+        text = super().__str__()[: 10 * self.LONGEST]
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[: self.LONGEST]
 
 
 class DivergedError(Exception):

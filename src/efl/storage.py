@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,17 @@ if TYPE_CHECKING:  # the command answers `--help` without loading PyTorch
     from torch import Tensor
 
 
+PART = ".part"  # how the names of files end that are being written
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A name to write to; what is there at the end of the block becomes ``path``, at once and for good.
 
     If the block fails, or the machine stops in between, ``path`` is what it was before.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+    _clear_up(path)
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -35,6 +40,24 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _clear_up(path: Path) -> None:
+    """Remove what processes that were killed in the middle of writing ``path`` have left."""
+    for left in path.parent.glob(f"{escape(path.name)}.*{PART}"):
+        writer = left.name.removeprefix(f"{path.name}.").removesuffix(PART)
+        if writer.isdecimal() and not _is_running(int(writer)):
+            left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _umask() -> int:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from efl.cli import app as command
 from efl.config import read_toml
 from efl.deploy.certificates import make_certificates, make_node_key
-from efl.deploy.demo import prepare_app
+from efl.deploy.demo import prepare_app, run_demo
 from efl.deploy.network import LocalNetwork, free_port
 from efl.deploy.template import write_app
 from efl.engine.registry import Node, Registry
@@ -44,6 +44,12 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("")
     with pytest.raises(UserError, match="not empty"):
         write_app(tmp_path)
+
+
+def test_a_demonstration_does_not_pass_off_an_old_run_as_its_own(tmp_path):
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(UserError, match="finished; choose another --out"):
+        run_demo(tmp_path, 1, {}, print)
 
 
 def test_an_app_is_copied_and_fitted_to_the_network(tmp_path):

@@ -1,3 +1,5 @@
+import math
+
 import msgpack
 import numpy as np
 import pytest
@@ -35,7 +37,8 @@ def read_through(blob):
 
 def test_envelopes_that_lie_are_refused():
     for content in ([3, "reply", {}, [["a", -1]], []], [3, "reply", {}, [["a", 99]], []], [3, "reply", {}, 5, []],
-                    [3, "reply", {}, [], ["x"]], [3, "reply", [], [], []], [3, "reply"], "nothing"):  # fmt: skip
+                    [3, "reply", {}, [], ["x"]], [3, "reply", {}, [["a", math.inf]], []],
+                    [3, "reply", {}, [], [math.nan]], [3, "reply", [], [], []], [3, "reply"], "nothing"):  # fmt: skip
         envelope = msgpack.packb(content)
         with pytest.raises(WireError):
             Message.from_bytes(len(envelope).to_bytes(4, "little") + sealed(envelope) + b"12", "reply")
@@ -44,8 +47,9 @@ def test_envelopes_that_lie_are_refused():
 def test_a_message_of_another_kind_is_refused():
     with pytest.raises(WireError, match="expected a reply"):
         Message.from_bytes(Message("request", {}).to_bytes(), "reply")
-    with pytest.raises(WireError, match="not a number"):
-        Message("reply", {"steps": "many"}).number("steps")
+    for value in ("many", True, None, math.nan, math.inf):
+        with pytest.raises(WireError, match="not a number"):
+            Message("reply", {"steps": value}).number("steps")
 
 
 def test_the_log_serves_whoever_it_reaches_back_to():

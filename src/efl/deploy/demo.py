@@ -30,6 +30,8 @@ def run_demo(
 ) -> Path:
     """Play a run with so many nodes; the run directory. Whatever was started is stopped, also after an error."""
     out = out.absolute()
+    if (out / "summary.json").exists():
+        raise UserError(f"{out} holds a run that is finished; choose another --out")
     work = Path(tempfile.mkdtemp(prefix="efl-deploy-"))
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -7,7 +7,7 @@ newest it has been told, from which each client starts, and knows where its clie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -115,7 +115,7 @@ class ClientHost:
         shared_parts = {name: blob for name, blob in first.parts.items() if name != PERSONAL}
         briefing = Briefing(self.settings(first), shared_parts)
         shared, context = self.hand.told(briefing)
-        for message in messages.values():
+        for message in _one_whole_model(messages.values()):
             self._catch_up(message, context)
         buffers = shared.get("buffers")
         told = torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.workshop.model.buffers
@@ -147,9 +147,12 @@ class ClientHost:
         return request.number("base") <= self.version <= request.number("version")
 
     def _catch_up(self, request: Message, context: Context) -> None:
-        """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them."""
+        """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them.
+
+        A whole model is always taken: a server that was put back to an earlier round counts some versions twice.
+        """
         base, version, how = int(request.number("base")), int(request.number("version")), str(request.header.get("how"))
-        if self.version == version:
+        if self.version == version and how != "model":
             return
         changes = received(how, request.log, context)
         if how != "model":
@@ -178,3 +181,9 @@ class ClientHost:
         last = self.store.last_upload(client)
         lost = None if last.round == int(request.number("accepted")) else last.parts
         return Task(client, steps, seat, last.round, lost, request.parts.get(PERSONAL))
+
+
+def _one_whole_model(requests: Collection[Message]) -> list[Message]:
+    """The requests without those that tell the model in full, but for the first: they all tell the same."""
+    whole = [request for request in requests if request.header.get("how") == "model"]
+    return whole[:1] + [request for request in requests if request.header.get("how") != "model"]

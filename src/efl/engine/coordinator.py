@@ -15,17 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from efl.algorithms.base import Algorithm, Contribution, Parts, RoundSettings, ServerState
+from efl.algorithms.base import Algorithm, Contribution, RoundSettings, ServerState
 from efl.algorithms.parts.averaging import averaged_model
-from efl.algorithms.parts.schedule import Schedule
 from efl.algorithms.parts.weights import by_samples
 from efl.engine.attendance import asked
-from efl.engine.guard import Guard
+from efl.engine.guard import Guard, is_finite
 from efl.engine.hand import coding_context, decoded_parts, layout_of
+from efl.engine.replies import RUNAWAY_LOSS, Expected, Reply
 from efl.engine.roster import Roster
+from efl.engine.rounds import Plan, RoundRecord
 from efl.engine.transport import Exchange, Transport
 from efl.errors import DivergedError, WireError
-from efl.fleet import Change, Clock, Fleet, Membership, Selection
+from efl.fleet import Clock, Fleet, Membership, Selection
 from efl.models import FlatModel
 from efl.storage import checksum
 from efl.wire import (
@@ -45,48 +46,7 @@ from efl.wire import (
     kinds_of,
 )
 
-RUNAWAY_LOSS = 1e4
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What training asks of a round: cohort size, E, B, η, its schedule, whether that restarts, and the seed."""
-
-    cohort: int
-    local_steps: int
-    batch_size: int
-    learning_rate: float
-    schedule: Schedule
-    restart: bool
-    seed: int
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What happened in a round: by client the steps done, whose work was counted, who was refused, loss, bytes.
-
-    Also who came and went, and where rounds take simulated time, the time at its end.
-    """
-
-    round: int
-    eta: float
-    steps: Mapping[int, int]
-    counted: list[int]
-    refused: Mapping[int, str]
-    train_loss: float
-    bytes: Mapping[str, Mapping[str, int]]
-    changes: list[Change]
-    time: float | None
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A client's reply, checked and decoded; ``recovered`` if it makes up for one that was lost."""
-
-    steps: int
-    loss: float
-    parts: Parts
-    recovered: bool
+VAIN_ROUNDS = 3  # rounds in a row whose replies are all refused, after which it must be the server's own doing
 
 
 @dataclass(eq=False)
@@ -110,6 +70,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.plain = Context(layout_of(self.model))
         self.context = self.plain
+        self.in_vain = 0  # rounds in a row in which replies were refused, and none could be used
         self.first_checksum = checksum(self.model.w.numpy())
         self.server = self.algorithm.start(self.model.w.clone())
         self.buffers = self.model.buffers.clone()
@@ -129,11 +90,12 @@ class Coordinator:
         changes += self.members.end(round_, selection.clients, replies)
         counted = {client: reply for client, reply in replies.items() if self.roster.objective[client]}
         contributions = self._contributions(selection, counted)
-        self._note_answers(selection, replies, settings)
-        self.server, step = self.algorithm.aggregate(self.server, contributions, settings)
-        if step is not None:
-            self._apply(step)
-        self._average_buffers(counted)
+        version = self.log.version  # what those who answered have
+        if (why := self._advance(contributions, counted, settings)) is not None:
+            refused |= dict.fromkeys(replies, why)
+            replies, counted = {}, {}
+        self._note_answers(selection, replies, settings, version)
+        forgot = self._forgets(bool(replies), refused=not refused.keys().isdisjoint(exchange.replies))
         loss = self._train_loss(counted, round_)
         return RoundRecord(
             round_,
@@ -145,6 +107,7 @@ class Coordinator:
             {direction: dict(kinds) for direction, kinds in self.ledger.round.items()},
             changes,
             None if self.clock is None else self.clock.now,
+            forgot,
         )
 
     def settings(self, round_: int) -> RoundSettings:
@@ -199,6 +162,9 @@ class Coordinator:
     ) -> tuple[dict[int, Reply], dict[int, str]]:
         """The valid replies in order of client, and why others were refused."""
         self.ledger.sent("up", exchange.lost_bytes, {"lost": exchange.lost_bytes})
+        expected = Expected(
+            settings, self.algorithm.upload_types, self.model, self.context, self.server, self.buffers, self.guard
+        )
         replies: dict[int, Reply] = {}
         refused = dict(exchange.refused)
         for client in sorted(exchange.replies):
@@ -212,31 +178,11 @@ class Coordinator:
                 if reply.header.get("needs_model"):
                     self.roster.version[client] = NO_MODEL
                 else:
-                    replies[client] = self._checked(reply, client, settings)
+                    replies[client] = expected.checked(reply, client)
             except WireError as error:
                 refused[client] = str(error)
             self.ledger.sent("up", len(blob), kinds)
         return replies, refused
-
-    def _checked(self, reply: Message, client: int, settings: RoundSettings) -> Reply:
-        if reply.header.get("diverged"):
-            said = f"client {client} left the finite numbers in round {settings.round}"
-            raise DivergedError(said) if self.guard is None else WireError(said)
-        if reply.number("client") != client or reply.number("round") != settings.round:
-            raise WireError(f"client {client} answered something it was not asked")
-        steps, loss = int(reply.number("steps")), float(reply.number("loss"))
-        if not 1 <= steps <= settings.local_steps or not math.isfinite(loss):
-            raise WireError(f"client {client} reports impossible steps or loss")
-        expected = dict(self.algorithm.upload_types) | ({"buffers": Dense} if self.buffers.numel() else {})
-        if set(reply.parts) != set(expected):
-            raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
-        parts = decoded_parts(reply.parts, self.model, self.context)
-        for name, part in parts.items():
-            if not isinstance(part, expected[name]):
-                raise WireError(f"client {client} sent {type(part).__name__} as {name}")
-        if self.guard is not None:
-            self.guard.check(client, parts, self.server.w)
-        return Reply(steps, loss, parts, bool(reply.header.get("recovered")))
 
     def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:
         shares, rates = self.roster.shares, self.roster.answer_rates()
@@ -254,15 +200,50 @@ class Coordinator:
             for client, reply in replies.items()
         ]
 
-    def _note_answers(self, selection: Selection, replies: Mapping[int, Reply], settings: RoundSettings) -> None:
+    def _note_answers(
+        self, selection: Selection, replies: Mapping[int, Reply], settings: RoundSettings, version: int
+    ) -> None:
         """A reply that takes back a lost one counts for both: its weight must not make up for the same loss again."""
         answered = np.array(list(replies), dtype=np.int64)
         self.roster.asked[selection.clients] += 1
         self.roster.answered[answered] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
         np.minimum(self.roster.answered, self.roster.asked, out=self.roster.answered)
-        self.roster.version[answered] = self.log.version
+        self.roster.version[answered] = version
         used = answered[self.roster.objective[answered]]
         self.roster.accepted[used] = settings.round
+
+    def _advance(
+        self, contributions: list[Contribution], counted: Mapping[int, Reply], settings: RoundSettings
+    ) -> str | None:
+        """The next model, and what else is kept; with a guard, why everything stays as it was if that is not finite."""
+        before = self.server, self.buffers, self.log
+        try:
+            self.server, step = self.algorithm.aggregate(self.server, contributions, settings)
+            if step is not None:
+                self._apply(step)
+            self._average_buffers(counted)
+            if self.guard is not None and not is_finite(self.server, self.buffers):
+                raise DivergedError("the aggregate left the finite numbers")
+        except DivergedError as error:
+            if self.guard is None:
+                raise
+            self.server, self.buffers, self.log = before
+            return str(error)
+        return None
+
+    def _forgets(self, used: bool, *, refused: bool) -> bool:
+        """Whether, with a guard, the server forgets all but the model: clients cannot work with what they are told.
+
+        What an algorithm tells them besides the model comes from other clients, and one of them may have lied within
+        all bounds. Then everybody else is refused, nothing changes, and so it would be for ever.
+        """
+        if self.guard is None or used or not refused:
+            self.in_vain = 0 if used else self.in_vain
+            return False
+        self.in_vain = (self.in_vain + 1) % VAIN_ROUNDS
+        if self.in_vain == 0:
+            self.server = ServerState(self.server.w, self.algorithm.start(self.server.w.clone()).tensors)
+        return self.in_vain == 0
 
     def _apply(self, step: Payload) -> None:
         """Change the model by what the bytes of ``step`` say, and keep the bytes for those who will ask."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from efl.config import Experiment, parse, read_toml
 from efl.errors import UserError
-from efl.storage import write_atomically
+from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]
 
@@ -24,21 +26,29 @@ class RunDirectory:
         self.checkpoints = path / "checkpoint"
         self.state = self.checkpoints / "clients.rows"
         self.model = path / "model.safetensors"
+        self.name = path / "run-id"  # by which clients on other machines know the run, and keep what they have of it
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], experiment: Experiment) -> RunDirectory:
         """A new directory for this experiment; one that already holds something is left alone."""
         directory = cls(Path(path))
-        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.iterdir())):
+        if directory.path.exists() and not directory._is_unused():
             what = "already holds a run" if directory.config.exists() else "is not empty"
             hint = f", or go on with: efl resume {path}" if directory.config.exists() else ""
             raise UserError(f"{path} {what}; choose another --out{hint}")
         try:
-            directory.checkpoints.mkdir(parents=True)
+            directory.checkpoints.mkdir(parents=True, exist_ok=True)
             write_atomically(directory.config, experiment.to_toml().encode())
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from None
         return directory
+
+    def _is_unused(self) -> bool:
+        """Whether there is nothing here but what `create` leaves if it is killed."""
+        if not self.path.is_dir():
+            return False
+        mine = {self.checkpoints, *self.path.glob(f"{self.config.name}.*{PART}")}
+        return {*self.path.iterdir()} <= mine and not (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
@@ -47,6 +57,24 @@ class RunDirectory:
         if not directory.config.is_file():
             raise UserError(f"{path} is not a run directory (it has no config.toml)")
         return directory
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within, the run is ours; `UserError` if another process is at work on it.
+
+        The system lets go of the lock when the process ends, however it ends. Not all network drives have locks; there
+        nobody is held up.
+        """
+        with open(self.config, "rb+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.path}: another process is at work on this run; let it finish, or stop it"
+                ) from None
+            except OSError:
+                pass
+            yield
 
     def experiment(self) -> Experiment:
         """The experiment the run was started with."""
@@ -80,7 +108,7 @@ class RunDirectory:
             if len(records) < rounds:
                 raise UserError(
                     f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds; "
-                    f"delete {self.checkpoints} to start the run over"
+                    f"delete {self.path if self.name.exists() else self.checkpoints} to start the run over"
                 )
         return records
 

@@ -1,20 +1,31 @@
-"""What the server demands of updates that come from machines it does not control."""
+"""What the server demands of replies that come from machines it does not control."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.algorithms.base import Parts
+from efl.algorithms.base import Parts, RoundSettings, ServerState
 from efl.errors import WireError
-from efl.wire import Dense, Field
+from efl.wire import Dense, Field, Payload, Signs
+
+Amount = tuple[str, float, float]  # what it is, how much there is of it, and how much is taken
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Refuses updates whose norm is more than ``norm_bound`` times that of the model, or 1 if the model is smaller.
+    """Refuses parts of replies that are absurdly long, in terms of b = ``norm_bound`` · max(1, ‖w‖).
+
+    An update may be as long as b, and the anchor of a field as far away. A gradient, such as SCAFFOLD's control, may be
+    as long as b, and where that is more, so long that a round of E steps of size η along it is; so may those whose
+    squares a Fisher diagonal is made of. For the model's buffers the bound is that of a model of their length, squared:
+    some are variances. Signs are votes, and nobody has more than one.
 
     Values that are not finite never get here: they are no payload. With a guard, a client whose own training leaves the
     finite numbers is refused, too, and does not end the run.
@@ -22,13 +33,47 @@ class Guard:
 
     norm_bound: float
 
-    def check(self, client: int, parts: Parts, w: Tensor) -> None:
-        """Raise `WireError` if the update among ``parts`` would move the model ``w`` absurdly far."""
-        update = parts.get("update")
-        if update is None or isinstance(update, Field):
-            return
-        values = update.values - w.numpy() if isinstance(update, Dense) else update.values
-        norm = float(np.linalg.norm(values.astype(np.float64)))
-        limit = self.norm_bound * max(1.0, float(w.double().norm()))
-        if not norm <= limit:
-            raise WireError(f"client {client} sent an update of norm {norm:.3g}; at most {limit:.3g} is taken")
+    def check(self, client: int, parts: Parts, w: Tensor, buffers: Tensor, settings: RoundSettings) -> None:
+        """Raise `WireError` if one of ``parts`` would lead the model ``w``, or those who train it, absurdly far."""
+        for name, part in parts.items():
+            for what, norm, limit in self._amounts(name, part, w, buffers, settings):
+                if not norm <= limit:
+                    raise WireError(f"client {client} sent {what} of norm {norm:.3g}; at most {limit:.3g} is taken")
+
+    def _amounts(
+        self, name: str, part: Payload, w: Tensor, buffers: Tensor, settings: RoundSettings
+    ) -> Iterator[Amount]:
+        bound = self._bound(w)
+        gradient = bound / min(1.0, settings.local_steps * settings.eta)
+        if isinstance(part, Field):
+            yield f"a {name} whose anchor is", _norm(part.displacement), bound
+            yield f"a {name} of gradients", _root_of_sum(part, settings.batch_size), gradient
+        elif isinstance(part, Signs):
+            yield f"an {name} of signs", part.scale, 1.0
+        elif name == "buffers":
+            yield name, _norm(part.values - buffers.numpy()), self._bound(buffers) ** 2
+        elif name == "update":
+            yield f"an {name}", _norm(part.values - w.numpy() if isinstance(part, Dense) else part.values), bound
+        else:
+            yield f"a {name}", _norm(part.values), gradient
+
+    def _bound(self, vector: Tensor) -> float:
+        return self.norm_bound * max(1.0, float(vector.double().norm()))
+
+
+def is_finite(server: ServerState, buffers: Tensor) -> bool:
+    """Whether a server can go on from here."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in (server.w, buffers, *server.tensors.values()))
+
+
+def _norm(values: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(values.astype(np.float64)))
+
+
+def _root_of_sum(field: Field, batch_size: int) -> float:
+    """The length of a gradient on a mini-batch of B samples, by the field's Fisher diagonal: √(Σ u / B)."""
+    fisher: NDArray[Any] = field.fisher
+    total = float(fisher.sum(dtype=np.float64))
+    if field.outline is not None:
+        total = max(total, float(field.outline.dense().sum(dtype=np.float64)))
+    return float(np.sqrt(total / batch_size))

@@ -53,6 +53,7 @@ class Registry:
         arrives, departs = np.full((2, self.clients), NEVER, dtype=np.int64)
         self.calendar = Calendar(arrives, departs, "registered")
         self.opened = -1
+        self.missed: set[int] = set()  # by the server, since it was started: who was there when it was stopped
         if self.path is not None and self.path.exists():
             self._read(self.path)
 
@@ -87,18 +88,23 @@ class Registry:
     def open_round(self, round_: int) -> None:
         """Before a round: those who have come arrive, those who are away for too long depart.
 
-        A round that is opened again, because the server was stopped in it, is no further round away.
+        A round that is opened again, because the server was stopped in it, is no further round away, and who came in it
+        arrives with the next one, as it would have.
         """
         again, self.opened = round_ == self.opened, round_
         for client in self.keys:
             here = self.node(client) is not None
             member = bool(self.calendar.members(round_)[client])
-            if here and not member:
+            if here and not member and not again:
                 self.calendar.arrives[client], self.calendar.departs[client] = round_, NEVER
             self.away[client] = 0 if here else self.away[client] + (not again)
             if member and self.away[client] >= self.patience:
                 self.calendar.departs[client] = round_
         self._write()
+
+    def complete(self) -> bool:
+        """Whether everybody who was there when the server was stopped is there again."""
+        return self.missed <= set(self.here())
 
     def here(self) -> list[int]:
         """The clients that can be reached."""
@@ -130,6 +136,8 @@ class Registry:
                 self.named |= {client} if entry["named"] else set()
                 self.sizes[client], self.away[client] = entry["samples"], entry["away"]
                 self.calendar.arrives[client], self.calendar.departs[client] = entry["arrives"], entry["departs"]
+            members = self.calendar.members(self.opened)
+            self.missed = {client for client in self.keys if members[client] and self.away[client] == 0}
         except (KeyError, ValueError, TypeError, AttributeError, IndexError):
             raise UserError(f"{path}: damaged; delete it, and the clients will be asked again who they are") from None
 

@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from efl.algorithms.base import RoundSettings
 from efl.engine.checkpoint import load_checkpoint, save_checkpoint
-from efl.engine.coordinator import RoundRecord
 from efl.engine.evaluate import own_accuracies, worst_decile
 from efl.engine.files import MetricsFile, Record, RunDirectory
 from efl.engine.looks import global_spacing, looked_at, own_spacing
 from efl.engine.processor import quick_arithmetic
+from efl.engine.rounds import RoundRecord
 from efl.engine.setup import Setup
 from efl.errors import DivergedError
 from efl.storage import write_atomically
@@ -75,8 +75,12 @@ class Run:
 
     def execute(self) -> Result:
         """Play the rounds that are left; in a directory with a checkpoint, those after it."""
-        with quick_arithmetic(), closing(self.host):
-            self.host.start()
+        with ExitStack() as stack:
+            stack.enter_context(quick_arithmetic())
+            stack.enter_context(closing(self.host))
+            self.host.start()  # workers that outlive this process by a moment must not keep its directory locked
+            if self.directory is not None:
+                stack.enter_context(self.directory.in_use())
             self._resume()
             for observer in self.observers:
                 observer.start(self.setup, self.history)
@@ -89,8 +93,8 @@ class Run:
                     self._metrics.close()
             summary = self._summary(time.perf_counter() - began)
             module = self._keep_model()
-        if self.directory is not None:
-            self.directory.write_summary(summary)
+            if self.directory is not None:
+                self.directory.write_summary(summary)
         for observer in self.observers:
             observer.end(summary)
         return Result(summary, self.history, module, self.directory.path if self.directory else None)
@@ -238,6 +242,8 @@ def _as_record(played: RoundRecord, local_steps: int) -> Record:
     }
     if played.changes:
         record["membership"] = [asdict(change) for change in played.changes]
+    if played.forgot:
+        record["forgot"] = True
     return record | ({"refused": dict(played.refused)} if played.refused else {})
 
 

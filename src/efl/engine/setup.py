@@ -15,10 +15,11 @@ from efl.algorithms import ALGORITHMS, Algorithm, create
 from efl.algorithms.parts.schedule import schedule
 from efl.config import CUSTOM, Experiment
 from efl.engine.client import ClientHost
-from efl.engine.coordinator import Coordinator, Plan
+from efl.engine.coordinator import Coordinator
 from efl.engine.processor import quick_arithmetic
 from efl.engine.ranks import FollowingHost, LeadingHost, ranks
 from efl.engine.roster import Roster
+from efl.engine.rounds import Plan
 from efl.engine.transport import LocalTransport
 from efl.engine.work import Workshop, auto_rows, auto_workers
 from efl.errors import UserError, first_line

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from efl.flower.settings import experiment_of, fleet_of
 from efl.models import FlatModel
 from efl.storage import write_atomically
 from efl.track.trackers import trackers
+from efl.wire import NO_MODEL
 
 MakeModel = Callable[[Experiment], nn.Module]
 Log = Callable[[str], None]
@@ -78,7 +79,7 @@ def prepare_server(
     if directory.read_summary() is not None:
         raise UserError(f"{where} holds a run that is finished; set network.directory to a new one")
     registry = Registry(clients, network.patience, directory.path / "clients.json")
-    post = Post(grid, registry, run_name(directory.path / "run-id"), network.deadline, log)
+    post = Post(grid, registry, run_name(directory.name), network.deadline, log)
     federation = Elsewhere(clients, "the clients' data")
     setup = DistantSetup(experiment, federation, FlatModel(make_model(experiment)), algorithm, fleet, post, log)
     return setup, directory
@@ -104,22 +105,26 @@ class DistantSetup(Setup):
         fleet, training = self.fleet, self.experiment.training
         roster = Roster.of(registry.sizes)
         rule = fleet.membership(roster.shares, training.seed, training.local_steps, training.rounds).rule
-        members = LiveMembership(registry.calendar, rule, fleet.on_departure == "drop", self._open_round)
+        members = LiveMembership(
+            registry.calendar, rule, fleet.on_departure == "drop", partial(self._open_round, roster)
+        )
         transport = FlowerTransport(self.post, max(1.0, network.deadline - network.margin))
         guard = Guard(network.norm_bound)
-        host = DistantHost(self.algorithm, self.model, self.federation, registry.here, self._look)
+        host = DistantHost(self.algorithm, self.model, self.federation, self._here, self._look)
         plan = self.plan
         coordinator = Coordinator(
             self.algorithm, self.model, fleet, plan, roster, transport, members, clock=None, guard=guard
         )
         return coordinator, host
 
-    def _open_round(self, round_: int) -> None:
+    def _open_round(self, roster: Roster, round_: int) -> None:
         """Wait until there is somebody to ask: before the first round for as many as were wanted, later for anyone."""
         wanted, registry = self.experiment.network.wait_for, self.post.registry
-        enough = 1 if registry.opened >= 0 else self.experiment.training.cohort if wanted == "auto" else wanted
+        if round_ < registry.opened:  # put back to an earlier round: what clients have may be of those given up
+            roster.version[:] = NO_MODEL
+        enough = 1 if round_ > 0 else self.experiment.training.cohort if wanted == "auto" else wanted
         said = -1
-        self.post.look_around()
+        self._look_around()
         while (here := len(registry.here())) < enough:
             if here != said:
                 self.log(f"waiting for clients: {here} of {enough} are here")
@@ -127,15 +132,36 @@ class DistantSetup(Setup):
             self.post.wait()
         registry.open_round(round_)
 
+    def _here(self) -> list[int]:
+        """The clients that can be asked now."""
+        self._look_around()
+        return self.post.registry.here()
+
+    def _look_around(self) -> None:
+        """Who is there; after a start, those who were there before have as long as a round to come back.
+
+        So a server that was stopped asks those whom it would have asked.
+        """
+        post, registry = self.post, self.post.registry
+        post.look_around()
+        end = post.clock() + post.deadline
+        if not registry.complete():
+            self.log(f"waiting for those who were here before: clients {sorted(registry.missed)}")
+        while not registry.complete() and post.clock() < end:
+            post.wait()
+        registry.missed.clear()
+
     def _look(self, requests: Mapping[int, bytes]) -> dict[int, float]:
         """The accuracies that clients report."""
-        answers, _ = self.post.ask("evaluate", {client: {"blob": blob} for client, blob in requests.items()})
-        accuracies = {client: letter.get("accuracy") for client, letter in answers.items()}
-        return {
-            client: value
-            for client, value in accuracies.items()
-            if isinstance(value, float) and math.isfinite(value) and 0 <= value <= 1
+        answers, refused = self.post.ask("evaluate", {client: {"blob": blob} for client, blob in requests.items()})
+        reported = {client: letter.get("accuracy") for client, letter in answers.items()}
+        accuracies = {
+            client: value for client, value in reported.items() if isinstance(value, float) and 0 <= value <= 1
         }
+        refused |= dict.fromkeys(reported.keys() - accuracies.keys(), "it reports no accuracy")
+        for client, why in sorted(refused.items()):
+            self.log(f"refused: client {client}, asked how good the model is: {why}")
+        return accuracies
 
 
 class Lines:
@@ -156,6 +182,10 @@ class Lines:
             self.say(f"{change['what']}: clients {change['clients']}, {change['why']}")
         for client, why in record.get("refused", {}).items():
             self.say(f"refused: client {client}: {why}")
+        if record.get("forgot"):
+            self.say(
+                "no reply was of use for some rounds: the model stays, what clients are told besides it starts over"
+            )
         clients = f"complete/incomplete/silent {record['complete']}/{record['incomplete']}/{record['inactive']}"
         accuracy = f", accuracy {100 * record['accuracy']:.1f} %" if record.get("accuracy") is not None else ""
         sent = f"{record['bytes_up']:,} B up, {record['bytes_down']:,} B down"

@@ -7,6 +7,7 @@ once. A CRC catches damage, not forgery.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,14 +60,14 @@ class Message:
         try:
             taken = {str(name): reader.bytes(int(length)) for name, length in parts}
             message = cls(kind, header, taken, [reader.bytes(int(length)) for length in log])
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise WireError(f"message of the wrong shape: {error}") from error
         reader.end()
         return message
 
     def number(self, key: str) -> float:
-        """A header entry that must be a number."""
+        """A header entry that must be a number, and finite."""
         value = self.header.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise WireError(f"header entry {key!r} is missing or not a number")
         return value

@@ -21,9 +21,10 @@ from efl.errors import WireError
 RECORD = "efl"
 POLL = 0.5  # seconds between two looks for replies
 LOOK_AROUND = 3.0  # seconds between two looks for nodes
-GREETING = 120.0  # seconds a node has to say who it is
+GREETING = 120.0  # seconds a node has to say who it is, and after which one that was turned away is asked again
 APP_FAILED = (1, 2)  # Flower's codes for an app that cannot be loaded, or raised an error
 Letter = Mapping[str, Any]
+Arrived = Message | WireError  # an answer, or why it cannot be read
 
 
 class Grid(Protocol):
@@ -72,7 +73,7 @@ class Post:
     sleep: Callable[[float], None] = time.sleep
     lost_bytes: int = 0
     _greeted: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by message id
-    _turned_away: set[str] = field(default_factory=set)
+    _turned_away: dict[str, tuple[str, float]] = field(default_factory=dict)  # by key: why, and until when
     _late: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     _looked: float = float("-inf")
 
@@ -85,8 +86,8 @@ class Post:
         end = self.clock() + self.deadline
         while waiting and self.clock() < end:
             arrived = self._collect(waiting)
-            for message in arrived:
-                client = waiting.pop(message.metadata.reply_to_message_id)
+            for number, message in arrived.items():
+                client = waiting.pop(number)
                 try:
                     answers[client] = self._read(message, client)
                 except WireError as error:
@@ -107,14 +108,15 @@ class Post:
         self._looked = now
         seen = self.grid.get_nodes()
         nodes = [Node(node.node_id, node.public_key.hex() or str(node.node_id), node.name) for node in seen]
+        online = {node.key for node in nodes}
+        self._turned_away = {key: entry for key, entry in self._turned_away.items() if key in online}
         asked = {node.key for node, _ in self._greeted.values()}
-        strangers = [
-            node for node in self.registry.meet(nodes) if node.key not in asked and node.key not in self._turned_away
-        ]
+        asked |= {key for key, (_, until) in self._turned_away.items() if now < until}
+        strangers = [node for node in self.registry.meet(nodes) if node.key not in asked]
         letter = {"run": self.run}
         messages = [Message(enclosed(letter), node.id, "query", ttl=GREETING) for node in strangers]
         if messages:
-            for node, number in zip(strangers, self.grid.push_messages(messages), strict=True):
+            for node, number in zip(strangers, self._pushed(messages), strict=True):
                 if number:
                     self._greeted[number] = node, now + GREETING
         self._greeted = {number: (node, end) for number, (node, end) in self._greeted.items() if now < end}
@@ -135,36 +137,62 @@ class Post:
             assert node is not None
             content = enclosed({"run": self.run, "client": client, **letters[client]})
             messages.append(Message(content, node.id, kind, ttl=2 * self.deadline))
-        numbers = self.grid.push_messages(messages) if messages else []
+        numbers = self._pushed(messages) if messages else []
         return {number: client for client, number in zip(clients, numbers, strict=True) if number}
 
-    def _collect(self, waiting: Mapping[str, int]) -> list[Message]:
-        """The answers that have come; greetings and late answers are dealt with here."""
-        wanted = [*waiting, *self._greeted, *self._late]
-        arrived: list[Message] = []
-        for message in self.grid.pull_messages(wanted) if wanted else []:
-            number = message.metadata.reply_to_message_id
+    def _pushed(self, messages: list[Message]) -> list[str | None]:
+        """The ids of messages sent; None for those that were not, for which Flower may give fewer ids."""
+        numbers: list[str | None] = [number or None for number in self.grid.push_messages(messages)]
+        numbers += [None] * (len(messages) - len(numbers))
+        if unsent := numbers.count(None):
+            self.log(f"not sent: Flower did not take {unsent} of {len(messages)} messages")
+        return numbers
+
+    def _collect(self, waiting: Mapping[str, int]) -> dict[str, Arrived]:
+        """The answers that have come, by the message they answer; greetings and late answers are dealt with here."""
+        arrived: dict[str, Arrived] = {}
+        for number in [*waiting, *self._greeted, *self._late]:
+            message = self._pulled(number)
+            if message is None:
+                continue
             if number in waiting:
-                arrived.append(message)
+                arrived[number] = message
             elif number in self._greeted:
                 self._welcome(message, self._greeted.pop(number)[0])
             elif number in self._late:
                 self._note_late(message, *self._late.pop(number)[:2])
         return arrived
 
-    def _welcome(self, message: Message, node: Node) -> None:
-        """A stranger says who it is; one that cannot be believed is not asked again."""
+    def _pulled(self, number: str) -> Arrived | None:
+        """The answer to a message, if there is one.
+
+        One is pulled at a time. Whose answer it is, we have from the SuperLink, for what a message says of itself its
+        sender wrote; and one that cannot be read takes no others with it.
+        """
+        try:
+            return next(iter(self.grid.pull_messages([number])), None)
+        except Exception as error:
+            self.grid.get_nodes()  # raises an error itself if the trouble is not the message, but Flower
+            return WireError(f"a message that cannot be read ({type(error).__name__})")
+
+    def _welcome(self, message: Arrived, node: Node) -> None:
+        """A stranger says who it is; one that cannot be believed is asked again later, or when it has been away.
+
+        It may have been repaired meanwhile; or the node whose place it takes, killed and started anew, may be gone.
+        """
         try:
             letter = self._letter(message)
             self.registry.claim(node, letter.get("client"), letter.get("samples"))
         except WireError as error:
-            self._turned_away.add(node.key)
-            self.log(f"refused: {error}")
+            before, _ = self._turned_away.get(node.key, ("", 0.0))
+            self._turned_away[node.key] = str(error), self.clock() + GREETING
+            if str(error) != before:
+                self.log(f"refused: {error}")
         except _SilenceError:
             pass
 
-    def _note_late(self, message: Message, client: int, kind: str) -> None:
-        if message.has_error():
+    def _note_late(self, message: Arrived, client: int, kind: str) -> None:
+        if isinstance(message, WireError) or message.has_error():
             return
         try:
             blob = opened(message).get("blob", b"")
@@ -175,15 +203,18 @@ class Post:
             f"late: client {client} answered a {kind} request after the deadline; its work comes with the next one"
         )
 
-    def _read(self, message: Message, client: int) -> Letter:
+    def _read(self, message: Arrived, client: int) -> Letter:
         letter, node = self._letter(message), self.registry.node(client)
+        assert not isinstance(message, WireError)
         if node is not None and message.metadata.src_node_id != node.id:
             raise WireError("somebody else answered for it")
         if letter.get("client") != client:
             raise WireError(f"it says it is client {letter.get('client')!r:.40}")
         return letter
 
-    def _letter(self, message: Message) -> Letter:
+    def _letter(self, message: Arrived) -> Letter:
+        if isinstance(message, WireError):
+            raise message
         if message.has_error():
             if message.error.code in APP_FAILED:
                 raise WireError(f"node {message.metadata.src_node_id}: its app raised an error; its own log says which")
@@ -192,7 +223,7 @@ class Post:
         if letter.get("run") != self.run:
             raise WireError(f"an answer to another run ({letter.get('run')!r:.40})")
         if "error" in letter:
-            raise WireError(f"node {message.metadata.src_node_id}: {letter['error']!s:.200}")
+            raise WireError(f"node {message.metadata.src_node_id}: {letter['error']}")
         return letter
 
 
