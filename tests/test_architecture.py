@@ -6,7 +6,7 @@ from pathlib import Path
 import efl
 
 ROOT = Path(efl.__file__).parent
-ANYONE = {"errors", "rng", "storage", "validation"}
+ANYONE = {"errors", "processes", "rng", "storage", "validation"}
 MAY_IMPORT = {
     "wire": set(),
     "federation": set(),

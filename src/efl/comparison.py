@@ -22,6 +22,7 @@ from efl.engine.files import Record, RunDirectory
 from efl.engine.run import Run
 from efl.engine.setup import prepare
 from efl.errors import UserError
+from efl.processes import end_with_parent
 from efl.validation import unknown_key
 
 Groups = dict[str, list[Record]]
@@ -129,7 +130,8 @@ def run_jobs(
         for job in jobs:
             note(job, play(job))
     else:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        spawning = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, spawning, initializer=end_with_parent) as pool:
             futures = {pool.submit(play, job, workers_each=1): job for job in jobs}
             try:
                 for future in as_completed(futures):

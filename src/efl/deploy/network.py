@@ -6,7 +6,6 @@ everything is stopped again, whatever happens.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -24,12 +23,12 @@ from pathlib import Path
 from efl.deploy.certificates import Certificates, make_certificates, make_node_key
 from efl.engine.registry import NAME
 from efl.errors import UserError
+from efl.processes import end_with_parent
 
 CONNECTION = "demo"
 HOST = "127.0.0.1"
 SLOW_START = 120.0  # seconds a process may take until it listens
 SHUTDOWN = 10.0  # seconds it may take to stop when asked to
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -155,7 +154,7 @@ class LocalNetwork:
                 stdout=subprocess.PIPE if piped else log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         self.processes[name] = process
         return process
@@ -198,15 +197,6 @@ def _scripts() -> Path:
             raise UserError("Flower is not installed; run: pip install 'elastic-fl[flower]'")
         return Path(found).parent
     return here
-
-
-_C = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """In a new process, on Linux: be asked to end when who started it is no more, even killed without a word."""
-    if _C is not None:
-        _C.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
