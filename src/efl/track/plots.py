@@ -15,6 +15,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from efl.track.figures import COLOURS, KINDS, Panel, Participation, Stack
 
@@ -52,6 +53,8 @@ def _draw(axis: Axes, panel: Panel) -> None:
     axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
         axis.set_xscale("log")
+    elif panel.x_label == "round":
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.title.set_fontsize(10)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
