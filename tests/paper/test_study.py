@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
-from efl import UserError, load
+from efl import Federation, UserError, load
 from efl.comparison import run_jobs
 from efl.config import parse
 from efl.engine.setup import prepare
@@ -107,3 +109,10 @@ def test_tuning_never_sees_test_data():
         used = set(tuning.train[client]) | set(tuning.test[client])
         assert used == set(whole.train[client])
         assert not set(tuning.train[client]) & set(tuning.test[client])
+
+
+def test_a_client_with_a_single_sample_is_tuned_on_it():
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    whole = Federation(x, y, train=[np.array([0]), np.array([1, 2])], test=[np.array([3]), np.array([3])], classes=2)
+    tuning = whole.for_tuning()
+    assert [indices.tolist() for indices in tuning.train + tuning.test][::2] == [[0], [0]]

@@ -173,12 +173,15 @@ class Federation:
     def for_tuning(self, fraction: float = 0.2, seed: int = 0) -> Federation:
         """The same clients with their test data put away: a part of what they train on is held out in its stead.
 
+        Who trains on a single sample has it in both places.
+
         >>> f = Federation.from_tensors(torch.randn(80, 4), torch.arange(80) % 2, clients=4, partition="iid")
         >>> int(f.for_tuning(0.25).sizes.sum())
         48
         """
         labels = self.y.numpy().astype(np.int64) if self.y.dim() == 1 else np.zeros(len(self.y), dtype=np.int64)
         train, held_out = split_train_test(labels, self.train, fraction, stream(seed, Purpose.VALIDATION))
+        held_out = [some if len(some) else all_ for some, all_ in zip(held_out, train, strict=True)]
         return replace(self, train=train, test=held_out)
 
     def only(self, client: int) -> Federation:
