@@ -169,7 +169,8 @@ def run(study: Study, out: Path, play: Play) -> Results:
         Cell(setting.name, method.name, number, True, TUNING_SEED)
         for setting in study.settings
         for method in study.methods
-        for number in range(min(study.tries, len(method.candidates)) if study.tries > 1 else 0)
+        for number in range(min(study.tries, len(method.candidates)))
+        if min(study.tries, len(method.candidates)) > 1  # else there is nothing to choose
     ]
     _play(study, tuning, results, out, play)
     tests = [
