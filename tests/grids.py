@@ -6,7 +6,9 @@ import torch
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+import efl
 from efl import load
+from efl.config import parse
 from efl.engine.run import Run
 from efl.flower import client_app
 from efl.flower.server import prepare_server
@@ -107,6 +109,17 @@ def served(tmp_path, config=None, grid=None, **network):
     setup, directory = prepare_server(grid, experiment_of(config), make_model, lines.append)
     setup.post.clock, setup.post.sleep = grid.clock, grid.sleep
     return Run(setup, directory), grid, lines
+
+
+def on_one_machine(config=None):
+    """The summary of the same experiment as a simulation."""
+    table = {}
+    for name, value in {**CONFIG, **(config or {})}.items():
+        section, _, key = name.partition(".")
+        table.setdefault(section, {})[key] = value
+    table |= {"fleet": {"stragglers": 0.0, "inactive": 0.0}, "engine": {"rows": 1, "workers": 1}}
+    table["federation"]["partition"] = "classes:3"
+    return efl.run(parse(table)).summary
 
 
 def spoiled(reply, **words):

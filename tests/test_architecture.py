@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "engine": {"wire", "federation", "models", "fleet", "algorithms", "algorithms.parts", "config"},
     "track": {"config", "engine"},
     "bench": {"deploy", "engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
-    "paper": {"comparison", "config", "engine", "theory", "track"},
+    "paper": {"algorithms", "comparison", "config", "engine", "theory", "track"},
     "flower": {"wire", "federation", "models", "fleet", "algorithms", "config", "engine", "track"},
     "deploy": {"config", "engine"},
     "cli": {"api", "bench", "comparison", "config", "deploy", "engine", "federation", "paper", "track"},

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from stopping import StopAt
 
 import efl
 from efl.config import parse
@@ -23,31 +24,10 @@ def experiment(**track):
     )
 
 
-class StopError(Exception):
-    pass
-
-
-class StopsAfter:
-    """An observer that ends the run in the middle."""
-
-    def __init__(self, rounds):
-        self.rounds = rounds
-
-    def start(self, setup, history):
-        pass
-
-    def round(self, record):
-        if record["round"] + 1 == self.rounds:
-            raise StopError
-
-    def end(self, summary):
-        pass
-
-
 def play_with_a_break(out, **track):
     """A run that is stopped after round 3, resumed after round 2, its last checkpoint; returns its history."""
-    with pytest.raises(StopError):
-        efl.run(experiment(**track), out, [StopsAfter(3)])
+    with pytest.raises(KeyboardInterrupt):
+        efl.run(experiment(**track), out, [StopAt(2)])
     return efl.resume(out).history
 
 
@@ -107,7 +87,7 @@ def test_a_tracked_run_needs_a_directory():
 
 
 def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, monkeypatch, caplog):
-    class Broken(StopsAfter):
+    class Broken(StopAt):
         def round(self, record):
             raise ConnectionError("the server does not answer\nand more")
 

@@ -20,6 +20,8 @@ from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.parts.averaging import vector
 from efl.wire import Payload
 
+LAST = "last"  # the server's note of the round in which each client was last heard
+
 
 @dataclass(frozen=True)
 class VRLSGD(FedAvg):
@@ -74,9 +76,6 @@ class VRLSGD(FedAvg):
     def _uploads(self, work: LocalWork) -> tuple[list[Parts], Tensor]:
         """What each row sends, and how far the server will see it moved."""
         return self._whole_models(work), work.W - work.start
-
-
-LAST = "last"
 
 
 def _last_rounds(server: ServerState) -> dict[int, int]:

@@ -46,7 +46,7 @@ def figure1(scale: ScaleName, datasets: Sequence[str] = ("cifar100", "emnist")) 
     methods = (
         Method("FedProx", "fedprox"),
         Method("SCAFFOLD", "scaffold"),
-        Method("APFL", "apfl", personal=True),
+        Method("APFL", "apfl"),
         Method("EFL", "efl"),
     )
     keys = {"accuracy": "mean accuracy", "own_accuracy": "accuracy of own models"}

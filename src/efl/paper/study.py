@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from efl.algorithms import create
 from efl.comparison import Job
 from efl.config import Experiment, parse
 from efl.engine.files import Record, RunDirectory
@@ -41,13 +42,17 @@ RATES = (Candidate(1.0), Candidate(0.3), Candidate(3.0))
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table, or a curve; ``personal`` if its clients have models of their own, by which it is judged."""
+    """A row of a table, or a curve."""
 
     name: str
     algorithm: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     candidates: Sequence[Candidate] = RATES
-    personal: bool = False
+
+    @property
+    def personal(self) -> bool:
+        """Whether its clients have models of their own, by which it is judged."""
+        return create(self.algorithm).personal_models
 
     @property
     def merit(self) -> str:

@@ -18,8 +18,8 @@ METHODS = (
     Method("FedAvg", "fedavg"),
     Method("FedGATE", "fedgate"),
     Method("VRL-SGD", "vrlsgd"),
-    Method("APFL", "apfl", personal=True),
-    Method("FedAMP", "fedamp", personal=True),
+    Method("APFL", "apfl"),
+    Method("FedAMP", "fedamp"),
     Method("EFL", "efl"),
 )
 NO_GLOBAL_MODEL = ("FedAMP",)
