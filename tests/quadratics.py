@@ -44,9 +44,11 @@ class QuadraticRows:
         self.G[:active] = a * (self.W[:active] - b)
         return (a * (self.W[:active] - b).square()).sum(1) / 2
 
-    def descend(self, active, x, y, eta):
+    def descend(self, active, x, y, eta, squares=None):
         losses = self.gradient(active, x, y)
         self.W[:active] -= eta * self.G[:active]
+        if squares is not None:
+            squares[:active] += self.G[:active] ** 2
         return losses
 
 

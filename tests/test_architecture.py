@@ -6,8 +6,9 @@ from pathlib import Path
 import efl
 
 ROOT = Path(efl.__file__).parent
-ANYONE = {"errors", "processes", "rng", "storage", "validation"}
+ANYONE = {"errors", "native", "processes", "rng", "storage", "validation"}
 MAY_IMPORT = {
+    "native": set(),
     "wire": set(),
     "federation": set(),
     "models": set(),

@@ -64,6 +64,7 @@ class EngineSection(Section):
     workers: Literal["auto"] | Count = "auto"
     rows: Literal["auto"] | Count = "auto"
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    compile: bool = True
 
 
 class TrackSection(Section):

@@ -183,6 +183,6 @@ def test_a_sparse_field_pulls_like_a_dense_one_that_is_zero_elsewhere(kind):
 def test_running_fisher_by_hand():
     """B · (1² + 3²) / 2 for the row seen twice, B · 2² for the one seen once."""
     fisher = RunningFisher(torch.zeros(2, 1), batch_size=10)
-    fisher.add(2, torch.tensor([[1.0], [2.0]]))
-    fisher.add(1, torch.tensor([[3.0]]))
-    assert fisher.mean().tolist() == [[50.0], [40.0]]
+    assert [step for step in range(9) if fisher.watches(step)] == [0, 4, 8]
+    fisher.squares += torch.tensor([[1.0 + 9.0], [4.0]])
+    assert fisher.mean(torch.tensor([5, 4])).tolist() == [[50.0], [40.0]]

@@ -4,7 +4,7 @@ from torch import nn
 
 from efl.models import FlatModel
 from efl.models.chain import ACTIVATIONS
-from efl.models.flat import sample_losses
+from efl.models.rows import sample_losses
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda kind: kind.__name__)

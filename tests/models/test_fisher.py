@@ -4,7 +4,8 @@ from torch import nn
 
 from efl.models import FlatModel, Task, build
 from efl.models.fisher import exact_fisher
-from efl.models.flat import flatten, sample_losses
+from efl.models.layout import flatten
+from efl.models.rows import sample_losses
 
 
 def by_hand(model, w, x, y, weights):

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from efl.models import FlatModel
-from efl.models.flat import flatten, sample_losses
+from efl.models.layout import flatten
+from efl.models.rows import sample_losses
 
 
 class Twice(nn.Module):

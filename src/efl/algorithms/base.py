@@ -6,7 +6,7 @@ the server makes its next state and one payload by which every copy of the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.models import FlatModel, Rows
+from efl.algorithms.parts.elastic import Pull, RunningFisher
+from efl.models import Batches, FlatModel, Rows
 from efl.wire import Layout, Payload
 
 Parts = dict[str, Payload]
@@ -78,6 +79,7 @@ class LocalWork:
     algorithm asked to remember), and None for all others. ``last`` is the round of each client's last upload, −1 before
     the first. ``personal`` is what the server told each client alone, ``data`` all samples of a row's client. Once
     there is no ``time_left`` work stops, after one step at least, and ``steps`` are those that were done.
+    ``compiled`` are the same mini-batches for compiled code, where there is such.
 
     While steps are taken, all of it lies on the model's device; after the last step, on the CPU.
     """
@@ -95,6 +97,7 @@ class LocalWork:
     personal: list[Payload | None]
     data: Callable[[int], tuple[Tensor, Tensor]]
     time_left: Callable[[], bool] = unhurried
+    compiled: Batches | None = None
 
     def __post_init__(self) -> None:
         self.W = self.rows.W
@@ -158,22 +161,50 @@ class LocalWork:
             yield active, self.rows.G[:active]
         self._finish()
 
-    def sgd(self, watched: Container[int] = ()) -> Iterator[tuple[int, Tensor | None]]:
-        """The same with steps of plain SGD, W −= η∇f_k, already taken; the gradient only of those steps ``watched``.
+    def sgd(self, pull: Pull | None = None, fisher: RunningFisher | None = None) -> None:
+        """All steps of plain SGD, W −= η∇f_k, each followed by the ``pull``; ``fisher`` watches some of the gradients.
 
-        Nobody watching, they are quicker (`Rows.descend`). With E = 1 this is `torch.optim.SGD` to the last bit.
+        With E = 1 a client by itself does what `torch.optim.SGD` does, to the last bit.
         """
-        eta, alone = self.settings.eta, self.settings.local_steps == 1
+        if self.compiled is None:
+            self._eager_sgd(pull, fisher)
+        else:
+            self._compiled_sgd(self.compiled, pull, fisher)
+        self._finish()
+
+    def _eager_sgd(self, pull: Pull | None, fisher: RunningFisher | None) -> None:
+        eta, alone = self.settings.eta, self.settings.local_steps == 1 and not self.rows.batched
         for step, active in self._at_work():
             x, y = self.batch(step, active)
-            if alone or step in watched:
+            squares = fisher.squares if fisher is not None and fisher.watches(step) else None
+            if alone and squares is None:
                 self.losses[:active] += self.rows.gradient(active, x, y)
                 self.W[:active].sub_(self.rows.G[:active], alpha=eta)
-                yield active, self.rows.G[:active]
             else:
-                self.losses[:active] += self.rows.descend(active, x, y, eta)
-                yield active, None
-        self._finish()
+                self.losses[:active] += self.rows.descend(active, x, y, eta, squares)
+            if pull is not None:
+                pull(self.W[:active])
+
+    def _compiled_sgd(self, batches: Batches, pull: Pull | None, fisher: RunningFisher | None) -> None:
+        """In one go, or step by step where time may be up."""
+        assert self.model.compiled is not None
+        at_once = self.settings.local_steps if self.time_left is unhurried else 1
+        steps, most = torch.from_numpy(self.steps), int(self.steps[0])
+        for first in range(0, most, at_once):
+            if first > 0 and not self.time_left():
+                self.steps = np.minimum(self.steps, first)
+                return
+            self.model.compiled.train(
+                batches,
+                self.W,
+                steps,
+                range(first, min(first + at_once, most)),
+                self.settings.eta,
+                None if pull is None else (pull.index, pull.keep, pull.shift),
+                None if fisher is None else fisher.squares,
+                RunningFisher.EVERY,
+                self.losses,
+            )
 
     def _finish(self) -> None:
         self.losses /= self.steps_done.clamp(min=1)

@@ -164,24 +164,20 @@ class EFL(Settings):
         updates = self._updates(work, moved, self._residual(work), self._completion(work, field))
         if self.elasticity == 0:
             return updates
-        diagonal = self._exact_fisher(work) if fisher is None else fisher.mean()
+        diagonal = self._exact_fisher(work) if fisher is None else fisher.mean(work.steps_done)
         fields = self._fields(diagonal, moved, self.density_up, work.settings)
         return [{**update, "field": sent} for update, sent in zip(updates, fields, strict=True)]
 
     def _descend(self, work: LocalWork, field: ElasticField | None, fisher: RunningFisher | None) -> None:
         """Steps on f_k and the elastic term; the running Fisher watches some of them."""
         step = ElasticStep(field, work.settings.eta, self.elasticity, self.step, work.W.device)
-        watched = range(0, work.settings.local_steps, RunningFisher.EVERY) if fisher is not None else range(0)
         if self.step == "implicit":
-            for active, seen in work.sgd(watched):
-                step.pull(work.W[:active])
-                if fisher is not None and seen is not None:
-                    fisher.add(active, seen)
-        else:
-            for number, (active, gradient) in enumerate(work.descent()):
-                step(work.W[:active], gradient)
-                if fisher is not None and number in watched:
-                    fisher.add(active, gradient)
+            work.sgd(step.pull, fisher)
+            return
+        for number, (active, gradient) in enumerate(work.descent()):
+            step(work.W[:active], gradient)
+            if fisher is not None and fisher.watches(number):
+                fisher.squares[:active].addcmul_(gradient, gradient)
 
     def _residual(self, work: LocalWork) -> Tensor:
         """R^k = Δ^k − ST(Δ^k) of the last round, or all of Δ^k if the server never got ST(Δ^k)."""

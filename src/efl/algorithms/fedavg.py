@@ -66,8 +66,7 @@ class FedAvg(Settings):
 
     def local_update(self, work: LocalWork) -> list[Parts]:
         """SGD on f_k; the whole model is sent."""
-        for _ in work.sgd():
-            pass
+        work.sgd()
         return self._whole_models(work)
 
     def aggregate(

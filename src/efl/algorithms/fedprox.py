@@ -7,8 +7,11 @@ solutions of stragglers, unscaled; ``incomplete="drop"`` gives the proximal term
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from efl.algorithms.base import LocalWork, Parts
 from efl.algorithms.fedavg import FedAvg
+from efl.algorithms.parts.elastic import Pull
 from efl.validation import NonNegative
 
 
@@ -27,6 +30,6 @@ class FedProx(FedAvg):
     def local_update(self, work: LocalWork) -> list[Parts]:
         """SGD on f_k + μ/2 ‖w − w_τ‖²; the pull is taken where the step ends: w ← (w − ηg + ημ w_τ) / (1 + ημ)."""
         strength = work.settings.eta * self.proximity
-        for active, _ in work.sgd():
-            work.W[:active].lerp_(work.start, strength / (1 + strength))
+        keep = torch.full_like(work.start, 1 / (1 + strength))
+        work.sgd(Pull(None, keep, work.start * (strength / (1 + strength))))
         return self._whole_models(work)

@@ -108,8 +108,7 @@ class Hand:
             if self.algorithm.personal_models:
                 self.algorithm.local_update(work)
             else:
-                for _ in work.sgd():
-                    pass
+                work.sgd()
         return work
 
     def _work(self, briefing: Briefing, tasks: Sequence[Task], purpose: Purpose) -> LocalWork:

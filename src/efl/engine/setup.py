@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,11 @@ from efl.federation.prepared import data_directory
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
 from efl.models import FlatModel, Task, build
+from efl.native import NotCompiledError
 from efl.rng import Purpose, torch_seed
 from efl.validation import make
+
+log = logging.getLogger("efl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +140,8 @@ def prepare(
     experiment = experiment.with_values(model={"name": name})
     model = FlatModel(module, device_named(experiment.engine.device))
     _try_out(model, federation, experiment.training.batch_size)
+    if experiment.engine.compile and model.chain is not None:
+        _compile(model, federation, experiment.training.batch_size)
     return Setup(experiment, federation, model, algorithm, fleet)
 
 
@@ -191,6 +198,30 @@ def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
             model.rows(model.w, 2, batched=True).gradient(2, x.repeat(2, *[1] * (x.dim() - 1)), y.repeat(2, 1))
         except RuntimeError:
             model.chain = None  # linear layers over more than one dimension run row by row
+
+
+def _compile(model: FlatModel, federation: Federation, batch_size: int) -> None:
+    """Let compiled code train the model, if it can be had and finds the same gradient as PyTorch."""
+    x, y = (part[None] for part in federation.batch(torch.arange(batch_size) % len(federation.x)))
+    eager = model.rows(model.w, 1, batched=True)
+    try:
+        model.compile()
+    except NotCompiledError as problem:
+        _say_not_compiled(str(problem))
+    if model.compiled is None:
+        return
+    compiled = model.rows(model.w, 1, batched=True)
+    for rows in (eager, compiled):
+        rows.gradient(1, x, y)
+    if not torch.allclose(compiled.G, eager.G, rtol=1e-3, atol=1e-3 * float(eager.G.abs().max())):
+        model.compiled = None
+        _say_not_compiled("compiled code finds other numbers than PyTorch")
+
+
+@cache
+def _say_not_compiled(why: str) -> None:
+    """Once in a process."""
+    log.warning("training steps are not compiled (%s); small networks train more slowly", why)
 
 
 def _fits(outputs: Tensor, expected: tuple[int, ...]) -> bool:

@@ -13,7 +13,7 @@ from efl.algorithms.base import LocalWork, Parts, RoundSettings, unhurried
 from efl.config import TrainingSection
 from efl.engine.processor import processors
 from efl.federation import Federation
-from efl.models import FlatModel, Rows
+from efl.models import Batches, FlatModel, Rows
 from efl.rng import Purpose, stream, torch_seed
 from efl.wire import Payload
 
@@ -95,13 +95,19 @@ class Workshop:
             state=state,
             lost=lost,
             shared=shared,
-            batch=Batches(pool, torch.from_numpy(batches), rows),
+            batch=Ahead(pool, torch.from_numpy(batches), rows),
+            compiled=self._compiled(torch.from_numpy(batches)),
             samples=samples,
             last=np.asarray(last, dtype=np.int64),
             personal=personal,
             data=data,
             time_left=self.time_left,
         )
+
+    def _compiled(self, chosen: Tensor) -> Batches | None:
+        """The mini-batches for compiled code, if network and data are such that it can train on them."""
+        source = self.federation.source() if self.model.compiled is not None and self.batched else None
+        return None if source is None else Batches(source, chosen, self.federation.labels_of(chosen))
 
     def layer_seed(self, round_: int, client: int) -> int:
         """The seed of random layers (dropout) for one client's work."""
@@ -116,7 +122,7 @@ def auto_workers(model: FlatModel, training: TrainingSection) -> int:
     return max(1, min(processors(), training.cohort))
 
 
-class Batches:
+class Ahead:
     """The mini-batches of some clients, from sample indices (steps, C, B).
 
     Inputs and labels are fetched for several steps at once, labels for more of them.
@@ -124,9 +130,9 @@ class Batches:
 
     def __init__(self, pool: Federation, indices: Tensor, rows: Rows) -> None:
         device, samples = rows.model.device, indices[0].numel()
-        self._x = _Ahead(lambda some: pool.inputs_of(some).to(device), indices, samples * pool.x[0].numel())
+        self._x = _Fetched(lambda some: pool.inputs_of(some).to(device), indices, samples * pool.x[0].numel())
         labels = samples * pool.y[0].numel() * (pool.classes if rows.batched else 1)
-        self._y = _Ahead(lambda some: rows.targets(pool.labels_of(some).to(device)), indices, labels)
+        self._y = _Fetched(lambda some: rows.targets(pool.labels_of(some).to(device)), indices, labels)
 
     def __call__(self, step: int, active: int) -> tuple[Tensor, Tensor]:
         """Samples (active, B, …) and labels of this step, for the first ``active`` clients."""
@@ -134,7 +140,7 @@ class Batches:
         return (x, y) if active == x.shape[0] else (x[:active], y[:active])
 
 
-class _Ahead:
+class _Fetched:
     """Something of every step, ``numbers`` in each, fetched for several steps at once."""
 
     def __init__(self, fetch: Callable[[Tensor], Tensor], indices: Tensor, numbers: int) -> None:

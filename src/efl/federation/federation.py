@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.errors import UserError, first_line
-from efl.federation.inputs import Inputs, as_tokens, inputs_for
+from efl.federation.inputs import Inputs, as_tokens, fetched, inputs_for, selected, source_of
 from efl.federation.partition import Indices, partition_samples, split_train_test
+from efl.native.interface import Source
 from efl.rng import Purpose, stream
 from efl.storage import checksum
 
@@ -213,11 +214,16 @@ class Federation:
     def inputs_of(self, indices: Tensor) -> Tensor:
         """What a network takes of these samples."""
         assert self.inputs is not None
-        return self.inputs(_selected(self.x, indices))
+        return fetched(self.x, indices, self.inputs)
+
+    def source(self) -> Source | None:
+        """The samples as compiled code reads them, if it can."""
+        assert self.inputs is not None
+        return source_of(self.x, self.inputs)
 
     def labels_of(self, indices: Tensor) -> Tensor:
         """The classes of these samples."""
-        return _selected(self.y, indices).long()
+        return selected(self.y, indices).long()
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -271,11 +277,6 @@ def _check_tokens(x: Tensor, vocabulary: int) -> None:
         raise UserError("with a vocabulary samples must be whole numbers, the tokens")
     if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
         raise UserError(f"tokens must lie in 0 … {vocabulary - 1}, found {int(x.min())} … {int(x.max())}")
-
-
-def _selected(whole: Tensor, indices: Tensor) -> Tensor:
-    """Samples by number; selecting whole ones is ten times as quick as general indexing."""
-    return whole.index_select(0, indices.reshape(-1)).view(*indices.shape, *whole.shape[1:])
 
 
 def _check_samples(x: Tensor, y: Tensor, classes: int) -> None:

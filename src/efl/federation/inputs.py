@@ -5,9 +5,13 @@ Images stay bytes and tokens small integers in memory; only the batch at hand is
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from efl.native import loaded
+from efl.native.interface import Source
 
 Inputs = Callable[[Tensor], Tensor]
 
@@ -23,15 +27,52 @@ class Pixels:
     mean: tuple[float, ...] = (0.0,)
     deviation: tuple[float, ...] = (1.0,)
 
+    @cached_property
+    def scale(self) -> Tensor:
+        """What the bytes of each channel are multiplied by."""
+        return torch.tensor([1 / (255 * deviation) for deviation in self.deviation])
+
+    @cached_property
+    def shift(self) -> Tensor:
+        """What is added then."""
+        return torch.tensor([-mean / deviation for mean, deviation in zip(self.mean, self.deviation, strict=True)])
+
     def __call__(self, x: Tensor) -> Tensor:
         """The batch as float32."""
-        scale = [1 / (255 * deviation) for deviation in self.deviation]
-        shift = [-mean / deviation for mean, deviation in zip(self.mean, self.deviation, strict=True)]
         floats = x.to(torch.float32)
-        if len(scale) == 1:
-            floats.mul_(scale[0])
-            return floats.add_(shift[0]) if shift[0] else floats
-        return floats.mul_(torch.tensor(scale).view(-1, 1, 1)).add_(torch.tensor(shift).view(-1, 1, 1))
+        if len(self.scale) == 1:
+            floats.mul_(self.scale)
+            return floats.add_(self.shift) if self.shift else floats
+        return floats.mul_(self.scale.view(-1, 1, 1)).add_(self.shift.view(-1, 1, 1))
+
+
+def selected(whole: Tensor, indices: Tensor) -> Tensor:
+    """Samples by number; selecting whole ones is ten times as quick as general indexing."""
+    return whole.index_select(0, indices.reshape(-1)).view(*indices.shape, *whole.shape[1:])
+
+
+def fetched(whole: Tensor, indices: Tensor, inputs: Inputs) -> Tensor:
+    """What a network takes of these samples; picked out and made in one pass where compiled code is at hand."""
+    loops = loaded()
+    source = None if loops is None else source_of(whole, inputs)
+    if loops is None or source is None:
+        return inputs(selected(whole, indices))
+    indices, floats = indices.contiguous(), torch.empty(indices.shape + whole.shape[1:])
+    if not loops.exist(source, indices, indices.numel()):
+        raise IndexError(f"there are only {len(whole)} samples")
+    loops.fetch(source, indices, indices.numel(), floats)
+    return floats
+
+
+def source_of(whole: Tensor, inputs: Inputs) -> Source | None:
+    """The samples as compiled code reads them, if it can: pixels, or floats as they are."""
+    if not whole.is_contiguous() or not len(whole):
+        return None
+    if isinstance(inputs, Pixels) and whole.dtype == torch.uint8:
+        channels = len(inputs.scale)
+        return Source(whole, inputs.scale, inputs.shift) if channels == 1 or whole.shape[1] == channels else None
+    as_they_are = inputs is _as_float32 and whole.dtype == torch.float32
+    return Source(whole, torch.ones(1), torch.zeros(1)) if as_they_are else None
 
 
 def inputs_for(dtype: torch.dtype) -> Inputs:

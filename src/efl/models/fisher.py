@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from efl.models.flat import FlatModel, Rows, flatten, sample_losses
+from efl.models.flat import FlatModel
 from efl.models.layered import layer_by_layer
+from efl.models.layout import flatten
+from efl.models.rows import Rows, sample_losses
 
 FLOATS_AT_ONCE = 2**25  # of per-sample gradients
 
@@ -40,7 +42,9 @@ def exact_fisher(
 def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
     with torch.no_grad():
         if rows.batched and rows.model.chain is not None:
-            outputs = rows.model.chain.forward(rows.parameters(len(x)), x)[-1].mT
+            chain = rows.model.chain
+            single = [chain.forward(rows.one(row), x[row : row + 1])[-1].mT for row in range(len(x))]
+            outputs = torch.cat(single)
         else:
             outputs = torch.stack([rows.use(row, training=False)(x[row]) for row in range(len(x))])
     draws = [torch.rand(outputs.shape[1:-1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
@@ -50,13 +54,18 @@ def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
 
 
 def _of_chain(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    _, layers = rows.through_chain(x, y, share=1.0)
-    squares: dict[str | None, Tensor] = {}
-    for layer in layers:
-        weighted = layer.delta.square() * weights.unsqueeze(-1)
-        squares[layer.weight] = torch.bmm(weighted.mT, layer.inputs.square())
-        squares[layer.bias] = weighted.sum(1)
-    return torch.cat([squares[spec.name].reshape(len(x), -1) for spec in rows.model.layout], dim=1)
+    """Row by row, without the samples that only fill a row up: sums are rounded in an order that depends on both."""
+    result = torch.zeros_like(rows.W[: len(x)])
+    for row, filled in enumerate((weights > 0).sum(1).tolist()):
+        some = slice(row, row + 1), slice(filled)
+        _, layers = rows.through_chain(rows.one(row), x[some], y[some], share=1.0)
+        squares: dict[str | None, Tensor] = {}
+        for layer in layers:
+            weighted = layer.delta.square() * weights[some].unsqueeze(-1)
+            squares[layer.weight] = torch.bmm(weighted.mT, layer.inputs.square())
+            squares[layer.bias] = weighted.sum(1)
+        torch.cat([squares[spec.name].reshape(-1) for spec in rows.model.layout], out=result[row])
+    return result
 
 
 def _of_rows(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:

@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efl.models.chain import qualified
-from efl.models.flat import FlatModel, flatten, sample_losses
+from efl.models.flat import FlatModel
+from efl.models.layout import flatten
+from efl.models.rows import sample_losses
 
 FLOATS_AT_ONCE = 2**22  # of samples' gradients
 

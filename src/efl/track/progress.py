@@ -127,7 +127,8 @@ class PlainProgress:
         self.totals, self.rounds = _Totals(history), experiment.training.rounds
         what = f"{experiment.algorithm_name} on {setup.federation.name}, {len(setup.federation)} clients"
         went_on = f", going on after round {len(history)}" if history else ""
-        self.console.print(f"{what}, {setup.model.n:,} parameters{went_on}", highlight=False)
+        compiled = ", compiled" if setup.model.compiled is not None else ""
+        self.console.print(f"{what}, {setup.model.n:,} parameters{compiled}{went_on}", highlight=False)
 
     def round(self, record: Record) -> None:
         """Tell the evaluated rounds."""

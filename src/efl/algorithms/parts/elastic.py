@@ -23,6 +23,29 @@ class ElasticField:
     anchor: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """Rows w become keep ⊙ w + shift, at the coordinates ``index`` (None: at all of them)."""
+
+    index: Tensor | None
+    keep: Tensor
+    shift: Tensor
+
+    def __call__(self, w: Tensor) -> None:
+        """Move the rows in place."""
+        if self.index is None:
+            torch.addcmul(self.shift, w, self.keep, out=w)
+        elif not w.is_cpu:
+            w[:, self.index] = torch.addcmul(self.shift, w[:, self.index], self.keep)
+        else:
+            index, keep, shift = self.index.numpy(), self.keep.numpy(), self.shift.numpy()
+            for row in w.numpy():  # so few entries that NumPy is done before PyTorch has begun
+                pulled = row.take(index)
+                pulled *= keep
+                pulled += shift
+                row[index] = pulled
+
+
 class ElasticStep:
     """One local step on f_k plus the elastic term, for rows of models at once.
 
@@ -39,39 +62,22 @@ class ElasticStep:
         kind: StepKind,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.field, self.eta, self.kind = field, eta, kind
+        self.eta, self.kind = eta, kind
+        self.pull: Pull | None = None
         if field is not None:
             strength = field.fisher * (eta * elasticity)  # ηλU
             keep = 1 / (1 + strength) if kind == "implicit" else 1 - strength  # ρ, or 1 − ηλU
             shift = strength * field.anchor * (keep if kind == "implicit" else 1)  # ρηλV, or ηλV
-            self.keep, self.shift = keep.to(device), shift.to(device)
-            self.index = None if field.index is None else field.index.to(device)
-            if self.index is not None and self.index.is_cpu:
-                self._arrays = self.index.numpy(), self.keep.numpy(), self.shift.numpy()
+            index = None if field.index is None else field.index.to(device)
+            self.pull = Pull(index, keep.to(device), shift.to(device))
 
     def __call__(self, w: Tensor, gradient: Tensor) -> None:
         """Move the rows ``w`` in place."""
-        if self.kind == "explicit":
+        if self.pull is not None and self.kind == "explicit":
             self.pull(w)
         w.sub_(gradient, alpha=self.eta)
-        if self.kind == "implicit":
+        if self.pull is not None and self.kind == "implicit":
             self.pull(w)
-
-    def pull(self, w: Tensor) -> None:
-        """The elastic part alone: let w be keep ⊙ w + shift."""
-        if self.field is None:
-            return
-        if self.index is None:
-            torch.addcmul(self.shift, w, self.keep, out=w)
-        elif not w.is_cpu:
-            w[:, self.index] = torch.addcmul(self.shift, w[:, self.index], self.keep)
-        else:
-            index, keep, shift = self._arrays
-            for row in w.numpy():  # so few entries that NumPy is done before PyTorch has begun
-                pulled = row.take(index)
-                pulled *= keep
-                pulled += shift
-                row[index] = pulled
 
 
 def completion_scale(
@@ -115,14 +121,13 @@ class RunningFisher:
 
     def __init__(self, like: Tensor, batch_size: int) -> None:
         self.squares = torch.zeros_like(like)
-        self.seen = torch.zeros(len(like), device=like.device)
         self.batch_size = batch_size
 
-    def add(self, active: int, gradient: Tensor) -> None:
-        """The gradient of the first ``active`` rows in the step just done."""
-        self.squares[:active].addcmul_(gradient, gradient)
-        self.seen[:active] += 1
+    def watches(self, step: int) -> bool:
+        """Whether the squares of the gradient in this step are to be added to ``squares``."""
+        return step % self.EVERY == 0
 
-    def mean(self) -> Tensor:
-        """The diagonal u (C, n)."""
-        return self.squares.mul_((self.batch_size / self.seen.clamp(min=1)).unsqueeze(1)).cpu()
+    def mean(self, steps: Tensor) -> Tensor:
+        """The diagonal u (C, n), when each row has done so many ``steps`` (C,)."""
+        seen = (steps + self.EVERY - 1) // self.EVERY
+        return self.squares.mul_((self.batch_size / seen.clamp(min=1)).unsqueeze(1)).cpu()

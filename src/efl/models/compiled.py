@@ -1,0 +1,108 @@
+"""The training of a chain as one call into compiled code, instead of some dozen operations of PyTorch a layer.
+
+It computes what `Chain` does, in another order of additions. A model's numbers do not depend on its company.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from efl.models.chain import Chain, Link
+from efl.native import loops
+from efl.native.interface import NO_PULL, Layer, Pull, Source
+
+MOST_LAYERS = 63  # as in native/chain.c
+LANES = 16  # of a vector, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Mini-batches as compiled code takes them: where samples lie, which are chosen, their labels (steps, C, B)."""
+
+    source: Source
+    chosen: Tensor
+    labels: Tensor
+
+
+class CompiledChain:
+    """Linear layers with ReLU, leaky ReLU or nothing between them; `NotCompiledError` where code cannot be had."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._loops = loops()
+        self._layers = (Layer * len(layers))(*layers)
+        self.features = int(layers[0].inputs)
+        self._a_sample = self.features + sum(layer.inputs + layer.outputs for layer in layers)
+        self._widest = max(layer.outputs for layer in layers)
+        self._scratch = torch.empty(0)
+
+    @classmethod
+    def of(cls, chain: Chain, starts: Mapping[str, int]) -> CompiledChain | None:
+        """That of ``chain``, whose tensors begin at ``starts``; None if it has layers that are not known here."""
+        layers: list[Layer] = []
+        for link in chain.links:
+            if isinstance(link.layer, nn.Linear):
+                layers.append(_linear(link, link.layer, starts))
+            elif isinstance(link.layer, nn.ReLU | nn.LeakyReLU):
+                slope = link.layer.negative_slope if isinstance(link.layer, nn.LeakyReLU) else 0.0
+                if not layers or layers[-1].slope != 1 or slope < 0:
+                    return None
+                layers[-1].slope = slope
+            elif not isinstance(link.layer, nn.Flatten | nn.Identity):
+                return None
+        return cls(layers) if layers[-1].slope == 1 and len(layers) <= MOST_LAYERS else None
+
+    def gradient(self, w: Tensor, x: Tensor, y: Tensor, to: Tensor) -> Tensor:
+        """The gradients at rows of ``w`` on x (C, B, …) into rows of ``to``; returns the losses (C,)."""
+        models, batch = y.shape
+        if x.shape[:2] != y.shape or x[0, 0].numel() != self.features or not len(w) == len(to) == models:
+            raise ValueError(f"samples of shape {tuple(x.shape)}, {tuple(y.shape)} labels and {len(w)} models")
+        losses = torch.empty(models)
+        arguments = (x.contiguous(), y.contiguous(), w, to, losses, self._room(batch))
+        if self._loops.gradient(self._layers, len(self._layers), models, w.shape[1], batch, *arguments):
+            raise IndexError("a label is not among the classes")
+        return losses
+
+    def train(
+        self,
+        batches: Batches,
+        w: Tensor,
+        steps: Tensor,
+        some: range,
+        eta: float,
+        pull: tuple[Tensor | None, Tensor, Tensor] | None,
+        squares: Tensor | None,
+        every: int,
+        losses: Tensor,
+    ) -> None:
+        """Let the rows of ``w`` (C, n) do ``some`` steps of SGD, each no more than its ``steps`` (C,).
+
+        After each step w becomes keep · w + shift at some indices, if there is such a ``pull``. Squares of ``every`` so
+        many gradients are added to ``squares`` (C, n), losses to ``losses`` (C,).
+        """
+        source, (_, models, batch) = batches.source, batches.chosen.shape
+        if source.channels * source.size != self.features or not len(w) == len(steps) == len(losses) == models:
+            raise ValueError(f"{models} batches of {source.channels * source.size} values; {len(w)} of {self.features}")
+        pulled = NO_PULL if pull is None else Pull(*pull)
+        size = (len(self._layers), models, w.shape[1], batch)
+        given = (ctypes.byref(source), batches.chosen, batches.labels, steps, some.start, some.stop)
+        rest = (w, eta, ctypes.byref(pulled), squares, every, losses, self._room(batch))
+        if self._loops.train(self._layers, *size, *given, *rest):
+            raise IndexError("a sample does not exist, or its label is not among the classes")
+
+    def _room(self, batch: int) -> Tensor:
+        """Memory for a mini-batch, its activations, their derivatives, and columns filled up to a vector."""
+        needed = self._a_sample * batch + LANES * (self._widest + batch)
+        if len(self._scratch) < needed:
+            self._scratch = torch.empty(needed)
+        return self._scratch
+
+
+def _linear(link: Link, layer: nn.Linear, starts: Mapping[str, int]) -> Layer:
+    assert link.weight is not None
+    bias = -1 if link.bias is None else starts[link.bias]
+    return Layer(layer.in_features, layer.out_features, starts[link.weight], bias, 1.0)

@@ -1,0 +1,135 @@
+"""Inner loops in C, compiled for this very processor the first time they are needed, and kept for the next time.
+
+An operation of PyTorch costs microseconds before it computes anything, and a training step of a small network is
+dozens of them. Compiling takes about a second. Where there is no C compiler everything works without, more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from efl.native.interface import Loops
+
+log = logging.getLogger("efl")
+
+FILES = tuple(Path(__file__).with_name(name) for name in ("samples.h", "samples.c", "chain.c"))
+FLAGS = (
+    *("-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-march=native"),
+    *("-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
+)
+DIGEST = 32  # bytes
+PATIENCE = 120  # seconds for the compiler
+
+
+class NotCompiledError(Exception):
+    """There is no library; why, in one line."""
+
+
+def loops() -> Loops:
+    """The compiled loops; `NotCompiledError` where they cannot be had."""
+    found = _attempt()
+    if isinstance(found, str):
+        raise NotCompiledError(found)
+    return found
+
+
+def loaded() -> Loops | None:
+    """The compiled loops, if somebody has asked for them before and got them."""
+    found = _attempt() if _attempt.cache_info().currsize else ""
+    return None if isinstance(found, str) else found
+
+
+@cache
+def _attempt() -> Loops | str:
+    """The loops, or why there are none; tried once in a process."""
+    path = _directory() / f"loops-{_fingerprint()}.so"
+    if _intact(path):
+        return Loops(ctypes.CDLL(str(path)))
+    if (compiler := _compiler()) is None:
+        return "there is no C compiler"
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as workbench:
+        made = Path(workbench, path.name)
+        try:
+            _compile(compiler, made)
+            found = Loops(ctypes.CDLL(str(made)))
+        except (OSError, subprocess.SubprocessError) as error:
+            return _reason(error)
+        with suppress(OSError):  # then it is compiled again the next time
+            _keep(made, path)
+    log.info("compiled inner loops for this processor in %.1f s", time.perf_counter() - began)
+    return found
+
+
+def _compile(compiler: list[str], made: Path) -> None:
+    command = [*compiler, *FLAGS, *(str(file) for file in FILES if file.suffix == ".c"), "-o", str(made), "-lm"]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+
+
+def _keep(made: Path, path: Path) -> None:
+    """Put it where it is looked for, with its digest at the end; others may be doing the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    code = made.read_bytes()
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, delete=False) as copy:
+        copy.write(code + hashlib.sha256(code).digest())
+    os.replace(copy.name, path)
+
+
+def _intact(path: Path) -> bool:
+    """Whether it is there as it was kept; a damaged library would take the process with it."""
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(kept[:-DIGEST]).digest() == kept[-DIGEST:]
+
+
+def _compiler() -> list[str] | None:
+    """What ``CC`` says, or one that is usually there."""
+    if named := shlex.split(os.environ.get("CC", "")):
+        return named
+    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    return None if found is None else [found]
+
+
+def _directory() -> Path:
+    """Where programs keep what they can make again."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given, "elastic-fl")
+    below = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    return Path(os.path.expanduser("~"), below, "elastic-fl")
+
+
+def _fingerprint() -> str:
+    """Changes with the source, the way it is compiled and the kind of processor."""
+    parts = [*(file.read_text() for file in FILES), *FLAGS, platform.machine(), _abilities()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _abilities() -> str:
+    """What instructions the processor has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+
+
+def _reason(error: OSError | subprocess.SubprocessError) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        said = [line.strip() for line in str(error.stderr).splitlines() if "error" in line]
+        return f"the C compiler failed: {said[0] if said else f'exit code {error.returncode}'}"
+    return f"compiling failed: {error}"

@@ -1,0 +1,295 @@
+/* Training of a chain of linear layers, one model after the other.
+ *
+ * What models/chain.py does in a dozen operations a layer is done here in one go: a mini-batch and its activations
+ * stay in the cache, and the gradient is only ever held in registers. Matrix products are cut into tiles of ROWS by some
+ * vectors, whose sums fit into the registers. A model's numbers do not depend on which others it shares a call with.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "samples.h"
+
+#define ROWS 5 /* divides the usual batches and layers: 10, 20, 50, 100, 200 */
+#if defined(__AVX512F__)
+#define LANES 16
+#define COLUMNS 4 /* vectors: 5 × 4 sums, 4 factors and a scalar, of 32 registers */
+#define PARTNERS 5
+#elif defined(__AVX__)
+#define LANES 8
+#define COLUMNS 2 /* of 16 registers */
+#define PARTNERS 2
+#else
+#define LANES 4
+#define COLUMNS 2
+#define PARTNERS 2
+#endif
+#define MOST_LAYERS 64
+#define UNROLL _Pragma("GCC unroll 8")
+
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t Mask __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+static inline Vector load(const float *from) { return *(const Vector *)from; }
+
+static inline ptrdiff_t at_most(ptrdiff_t number, ptrdiff_t most) { return number < most ? number : most; }
+
+/* What becomes of a product: factor · product is added onto what is there, or replaces it;
+ * its squares, without the factor, are added to others, if there are some. */
+typedef struct {
+    float *to, *squares;
+    float factor;
+    int onto;
+} Target;
+
+static inline Target within(Target target, ptrdiff_t offset) {
+    target.to += offset;
+    if (target.squares) target.squares += offset;
+    return target;
+}
+
+static inline __attribute__((always_inline)) void put(Vector product, Target target) {
+    *(Vector *)target.to = target.onto ? load(target.to) + target.factor * product : target.factor * product;
+    if (target.squares) *(Vector *)target.squares += product * product;
+}
+
+static void put_each(const float *products, ptrdiff_t count, Target target) {
+    for (ptrdiff_t j = 0; j < count; j++) {
+        target.to[j] = (target.onto ? target.to[j] : 0) + target.factor * products[j];
+        if (target.squares) target.squares[j] += products[j] * products[j];
+    }
+}
+
+/* Up to ROWS rows of a product at once, some vectors wide: Σ_i left[r · stride + i · step] · right[i · width …]. */
+static inline __attribute__((always_inline)) void tile(
+    const int vectors, ptrdiff_t rows, ptrdiff_t inner, const float *left, ptrdiff_t stride, ptrdiff_t step,
+    const float *right, ptrdiff_t width, Target target, ptrdiff_t line
+) {
+    const float *from[ROWS];
+    Vector sum[ROWS][COLUMNS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        from[r] = left + at_most(r, rows - 1) * stride;
+        UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = (Vector){0};
+    }
+    for (ptrdiff_t i = 0; i < inner; i++) {
+        Vector factor[COLUMNS];
+        UNROLL for (int v = 0; v < vectors; v++) factor[v] = load(right + i * width + v * LANES);
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            const float scalar = from[r][i * step];
+            UNROLL for (int v = 0; v < vectors; v++) sum[r][v] += scalar * factor[v];
+        }
+    }
+    UNROLL for (int r = 0; r < ROWS; r++) if (r < rows)
+        UNROLL for (int v = 0; v < vectors; v++) put(sum[r][v], within(target, r * line + v * LANES));
+}
+
+/* left (rows, inner) times right (inner, width); left[r, i] lies at r · stride + i · step. */
+static void product(
+    ptrdiff_t rows, ptrdiff_t width, ptrdiff_t inner, const float *left, ptrdiff_t stride, ptrdiff_t step,
+    const float *right, Target target, float *spare
+) {
+    ptrdiff_t column = 0;
+    for (ptrdiff_t vectors; (vectors = at_most((width - column) / LANES, COLUMNS)) > 0; column += vectors * LANES)
+        for (ptrdiff_t row = 0; row < rows; row += ROWS) {
+            const Target here = within(target, row * width + column);
+            const float *some = left + row * stride, *across = right + column;
+            const ptrdiff_t few = at_most(ROWS, rows - row);
+            switch (vectors) {
+#if COLUMNS > 2
+                case 4: tile(4, few, inner, some, stride, step, across, width, here, width); break;
+                case 3: tile(3, few, inner, some, stride, step, across, width, here, width); break;
+#endif
+                case 2: tile(2, few, inner, some, stride, step, across, width, here, width); break;
+                default: tile(1, few, inner, some, stride, step, across, width, here, width);
+            }
+        }
+    const ptrdiff_t rest = width - column;
+    if (rest == 0) return;
+    float sums[ROWS * LANES]; /* the last few columns, filled up with zeros */
+    memset(spare, 0, inner * LANES * sizeof(float));
+    for (ptrdiff_t i = 0; i < inner; i++) memcpy(spare + i * LANES, right + i * width + column, rest * sizeof(float));
+    for (ptrdiff_t row = 0; row < rows; row += ROWS) {
+        const ptrdiff_t few = at_most(ROWS, rows - row);
+        tile(1, few, inner, left + row * stride, stride, step, spare, LANES, (Target){sums, NULL, 1, 0}, LANES);
+        for (ptrdiff_t r = 0; r < few; r++) put_each(sums + r * LANES, rest, within(target, (row + r) * width + column));
+    }
+}
+
+/* The sum of a vector's lanes: upper and lower half are added until one is left. */
+static inline float total(Vector vector) {
+#if LANES == 16
+    vector += __builtin_shufflevector(vector, vector, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    vector += __builtin_shufflevector(vector, vector, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    vector += __builtin_shufflevector(vector, vector, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+#elif LANES == 8
+    vector += __builtin_shufflevector(vector, vector, 4, 5, 6, 7, 0, 1, 2, 3);
+    vector += __builtin_shufflevector(vector, vector, 2, 3, 0, 1, 6, 7, 4, 5);
+#else
+    vector += __builtin_shufflevector(vector, vector, 2, 3, 0, 1);
+#endif
+    return vector[0] + vector[1];
+}
+
+/* out (rows, width) = left (rows, inner) times the transpose of right (width, inner), plus bias (width). */
+static void transposed_product(
+    ptrdiff_t rows, ptrdiff_t width, ptrdiff_t inner, const float *left, const float *right, const float *bias,
+    float *out
+) {
+    const ptrdiff_t even = inner < LANES ? 0 : inner / LANES * LANES, rest = inner - even;
+    Mask uncounted; /* of the last vector, which reaches back into the one before */
+    for (int lane = 0; lane < LANES; lane++) uncounted[lane] = lane >= LANES - rest ? -1 : 0;
+    for (ptrdiff_t column = 0; column < width; column += PARTNERS) {
+        for (ptrdiff_t row = 0; row < rows; row += ROWS) {
+            const float *a[ROWS], *b[PARTNERS];
+            Vector sum[ROWS][PARTNERS];
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                a[r] = left + at_most(row + r, rows - 1) * inner;
+                UNROLL for (int p = 0; p < PARTNERS; p++) sum[r][p] = (Vector){0};
+            }
+            UNROLL for (int p = 0; p < PARTNERS; p++) b[p] = right + at_most(column + p, width - 1) * inner;
+            for (ptrdiff_t i = 0; i < even; i += LANES) {
+                Vector factor[PARTNERS];
+                UNROLL for (int p = 0; p < PARTNERS; p++) factor[p] = load(b[p] + i);
+                UNROLL for (int r = 0; r < ROWS; r++) {
+                    const Vector other = load(a[r] + i);
+                    UNROLL for (int p = 0; p < PARTNERS; p++) sum[r][p] += other * factor[p];
+                }
+            }
+            if (even && rest) UNROLL for (int r = 0; r < ROWS; r++) {
+                const Vector other = (Vector)((Mask)load(a[r] + inner - LANES) & uncounted);
+                UNROLL for (int p = 0; p < PARTNERS; p++) sum[r][p] += other * load(b[p] + inner - LANES);
+            }
+            for (int r = 0; r < at_most(ROWS, rows - row); r++) for (int p = 0; p < at_most(PARTNERS, width - column); p++) {
+                float value = total(sum[r][p]) + (bias ? bias[column + p] : 0);
+                if (!even) for (ptrdiff_t i = 0; i < inner; i++) value += a[r][i] * b[p][i];
+                out[(row + r) * width + column + p] = value;
+            }
+        }
+    }
+}
+
+/* From scores (batch, classes) to the derivative of the mean loss by them, in place; the loss. */
+static float cross_entropy(ptrdiff_t batch, ptrdiff_t classes, float *scores, const int64_t *labels) {
+    const float share = 1.0f / (float)batch;
+    float loss = 0;
+    for (ptrdiff_t b = 0; b < batch; b++, scores += classes) {
+        float most = scores[0], sum = 0;
+        for (ptrdiff_t c = 1; c < classes; c++) most = scores[c] > most ? scores[c] : most;
+        loss -= scores[labels[b]] - most;
+        for (ptrdiff_t c = 0; c < classes; c++) sum += scores[c] = expf(scores[c] - most);
+        for (ptrdiff_t c = 0; c < classes; c++) scores[c] *= share / sum;
+        scores[labels[b]] -= share;
+        loss += logf(sum);
+    }
+    return loss * share;
+}
+
+/* A linear layer and what follows it: x where x > 0, slope · x elsewhere. Where its tensors lie; bias −1: none. */
+typedef struct {
+    int64_t inputs, outputs, weight, bias;
+    float slope;
+} Layer;
+
+static void activate(float *values, ptrdiff_t count, float slope) {
+    if (slope != 1)
+        for (ptrdiff_t i = 0; i < count; i++) values[i] = values[i] > 0 ? values[i] : slope * values[i];
+}
+
+static void back_through(float *delta, const float *values, ptrdiff_t count, float slope) {
+    if (slope != 1)
+        for (ptrdiff_t i = 0; i < count; i++) delta[i] = values[i] > 0 ? delta[i] : slope * delta[i];
+}
+
+static float one_model(
+    const Layer *layers, int64_t count, ptrdiff_t batch, const float *x, const int64_t *y, const float *w,
+    Target target, float *free
+) {
+    const float *passed[MOST_LAYERS] = {x};
+    float *delta = NULL;
+    for (int64_t l = 0; l < count; l++) {
+        const Layer layer = layers[l];
+        const float *bias = layer.bias < 0 ? NULL : w + layer.bias;
+        transposed_product(batch, layer.outputs, layer.inputs, passed[l], w + layer.weight, bias, free);
+        activate(free, batch * layer.outputs, layer.slope);
+        passed[l + 1] = delta = free;
+        free += batch * layer.outputs;
+    }
+    const float loss = cross_entropy(batch, layers[count - 1].outputs, delta, y);
+    for (int64_t l = count - 1; l >= 0; l--) {
+        const Layer layer = layers[l];
+        const ptrdiff_t inputs = layer.inputs, outputs = layer.outputs;
+        float *before = free, *spare = free + batch * inputs;
+        if (l > 0) { /* before the weights change, which may be where the gradient goes */
+            product(batch, inputs, outputs, delta, outputs, 1, w + layer.weight, (Target){before, NULL, 1, 0}, spare);
+            back_through(before, passed[l], batch * inputs, layers[l - 1].slope);
+        }
+        product(outputs, inputs, batch, delta, 1, outputs, passed[l], within(target, layer.weight), spare);
+        if (layer.bias >= 0) {
+            memset(spare, 0, outputs * sizeof(float));
+            for (ptrdiff_t b = 0; b < batch; b++)
+                for (ptrdiff_t o = 0; o < outputs; o++) spare[o] += delta[b * outputs + o];
+            put_each(spare, outputs, within(target, layer.bias));
+        }
+        delta = before, free = spare;
+    }
+    return loss;
+}
+
+static int32_t all_below(const int64_t *labels, int64_t count, int64_t classes) {
+    for (int64_t i = 0; i < count; i++)
+        if (labels[i] < 0 || labels[i] >= classes) return 0;
+    return 1;
+}
+
+/* Gradients of some models (models, n), each on a mini-batch of its own, into `to` or onto what is there.
+ * 1 if a label is not among the classes.
+ */
+int32_t efl_chain_gradient(
+    const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, const float *x, const int64_t *y,
+    const float *w, float *to, float *losses, float *scratch
+) {
+    if (!all_below(y, models * batch, layers[count - 1].outputs)) return 1;
+    for (int64_t m = 0; m < models; m++) {
+        const float *own = x + m * batch * layers[0].inputs;
+        losses[m] = one_model(layers, count, batch, own, y + m * batch, w + m * n, (Target){to + m * n, NULL, 1, 0}, scratch);
+    }
+    return 0;
+}
+
+/* Where a step ends, w becomes keep · w + shift, at the places named, or everywhere. */
+typedef struct {
+    const int64_t *places;
+    const float *keep, *shift;
+    int64_t count;
+} Pull;
+
+static void pull_back(const Pull *pull, float *w) {
+    for (ptrdiff_t i = 0; i < pull->count; i++) {
+        const ptrdiff_t place = pull->places ? pull->places[i] : i;
+        w[place] = pull->keep[i] * w[place] + pull->shift[i];
+    }
+}
+
+/* What one client after the other does: steps of SGD from `first` on, before `last`, and no more than `steps` says.
+ * chosen and labels are (steps, models, batch). Squares of every so many gradients are added to others, if there are
+ * some; losses are added up. 1 if a sample or a label does not exist.
+ */
+int32_t efl_chain_train(
+    const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, const Source *source,
+    const int64_t *chosen, const int64_t *labels, const int64_t *steps, int64_t first, int64_t last, float *w, float eta,
+    const Pull *pull, float *squares, int64_t every, float *losses, float *scratch
+) {
+    const int64_t a_step = models * batch, some = (last - first) * a_step;
+    if (!efl_exist(source, chosen + first * a_step, some)) return 1;
+    if (!all_below(labels + first * a_step, some, layers[count - 1].outputs)) return 1;
+    float *x = scratch, *room = scratch + batch * layers[0].inputs;
+    for (int64_t m = 0; m < models; m++)
+        for (int64_t step = first; step < at_most(last, steps[m]); step++) {
+            const int64_t begin = step * a_step + m * batch;
+            float *own = w + m * n, *watched = squares && step % every == 0 ? squares + m * n : NULL;
+            efl_fetch(source, chosen + begin, batch, x);
+            if (step + 1 < last) efl_call_for(source, chosen + begin + a_step, batch);
+            losses[m] += one_model(layers, count, batch, x, labels + begin, own, (Target){own, watched, -eta, 1}, room);
+            pull_back(pull, own);
+        }
+    return 0;
+}

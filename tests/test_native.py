@@ -1,0 +1,102 @@
+"""Compiling: once, kept, done without where it cannot be done."""
+
+import pytest
+import torch
+
+from efl import EFL, Federation, Fleet, native
+from efl.config import parse
+from efl.engine import setup as engine_setup
+from efl.engine.run import Run
+from efl.engine.setup import prepare
+from efl.native import NotCompiledError, loaded, loops
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A cache of its own, and every process is new."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget()
+    yield tmp_path / "elastic-fl"
+    forget()
+
+
+def forget():
+    native._attempt.cache_clear()
+    engine_setup._say_not_compiled.cache_clear()
+
+
+@pytest.fixture
+def compiler():
+    if native._compiler() is None:
+        pytest.skip("there is no C compiler")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_what_is_compiled_is_kept(cache, monkeypatch):
+    assert loaded() is None
+    assert loops() is loops() is loaded()
+    (file,) = cache.iterdir()
+    monkeypatch.setenv("CC", "false")
+    forget()
+    assert loops()
+    damaged = file.read_bytes()[:5000]
+    file.unlink()  # it is in use
+    file.write_bytes(damaged)
+    forget()
+    with pytest.raises(NotCompiledError, match="the C compiler failed"):
+        loops()
+    monkeypatch.delenv("CC")
+    forget()
+    assert loops()
+    assert [path.name for path in cache.iterdir()] == [file.name]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_without_a_place_to_keep_it_it_works_as_well(tmp_path, monkeypatch):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
+    assert loops()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("PATH", "", "there is no C compiler"),
+        ("CC", "no-such-compiler", "compiling failed"),
+        ("CC", "false", "the C compiler failed"),
+    ],
+)
+def test_without_a_compiler_pytorch_does_it(tiny, variable, value, why, monkeypatch, caplog):
+    if variable == "PATH":
+        monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv(variable, value)
+    result = run_of(tiny).execute()
+    assert loaded() is None
+    assert result.summary["rounds"] == 3
+    run_of(tiny)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"training steps are not compiled ({why}")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_compiled_or_not_models_agree_to_rounding(tiny):
+    compiled, plain = (run_of(tiny, compile=choice).execute().model for choice in (True, False))
+    for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_compiler_that_gets_it_wrong_is_found_out(tiny, monkeypatch, caplog):
+    monkeypatch.setattr("efl.models.compiled.CompiledChain.gradient", lambda self, w, x, y, to: to.zero_()[:, 0])
+    run = run_of(tiny)
+    assert run.setup.model.compiled is None
+    assert "other numbers" in caplog.text
+
+
+def run_of(federation: Federation, **engine):
+    table = {
+        "federation": {"clients": len(federation)},
+        "training": {"rounds": 3, "cohort": 3, "local_steps": 4, "batch_size": 5},
+        "engine": engine,
+    }
+    return Run(prepare(parse(table), federation, None, EFL(density_up=1.0, density_down=1.0), Fleet()))
