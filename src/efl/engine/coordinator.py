@@ -19,7 +19,7 @@ from efl.algorithms.base import Algorithm, Contribution, RoundSettings, ServerSt
 from efl.algorithms.parts.averaging import averaged_model
 from efl.algorithms.parts.weights import by_samples
 from efl.engine.attendance import asked
-from efl.engine.guard import Guard, is_finite
+from efl.engine.guard import Guard, all_finite, is_finite
 from efl.engine.hand import coding_context, decoded_parts, layout_of
 from efl.engine.replies import RUNAWAY_LOSS, Expected, Reply
 from efl.engine.roster import Roster
@@ -249,14 +249,13 @@ class Coordinator:
         """Change the model by what the bytes of ``step`` say, and keep the bytes for those who will ask."""
         if isinstance(step, Field):
             raise TypeError("a field does not change the model")
-        finite = bool(np.isfinite(step.values).all()) and bool(torch.isfinite(self.algorithm.model(self.server)).all())
-        if not finite:
+        if not all_finite(step.values, self.algorithm.model(self.server).numpy()):
             raise DivergedError("the aggregate left the finite numbers")
         blob = encode(step, self.plain)
         received = decode(blob, self.plain)
         assert not isinstance(received, Field)
         w = torch.from_numpy(received.onto(self.server.w.numpy()))
-        if not bool(torch.isfinite(w).all()):
+        if not all_finite(w.numpy()):
             raise DivergedError("the model left the finite numbers")
         self.server = ServerState(w, self.server.tensors)
         self.log = self.log.append(blob, 4 * self.model.n, absolute=isinstance(received, Dense))

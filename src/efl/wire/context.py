@@ -28,10 +28,18 @@ class Context:
     layout: Layout
     field: RankOne | None = None
 
+    @property
+    def arrangements(self) -> range:
+        """The numbers of the ways to sort coordinates into classes."""
+        return range(1 if self.field is None else 2)
+
+    def arrangement(self, number: int) -> Arrangement:
+        """A way to sort them, made when it is first needed."""
+        return self.field.arrangement if number and self.field is not None else self._by_tensor
+
     @cached_property
-    def arrangements(self) -> list[Arrangement]:
-        """Ways to sort coordinates into classes, by number."""
-        return [ByTensor(self.layout), *([self.field.arrangement] if self.field is not None else [])]
+    def _by_tensor(self) -> Arrangement:
+        return ByTensor(self.layout)
 
     @classmethod
     def flat(cls, n: int) -> Context:
@@ -42,18 +50,18 @@ class Context:
 def arranged(positions: Positions, context: Context) -> tuple[int, Positions, Positions, Positions | slice]:
     """The cheapest scheme for these positions: its number, class bounds, the places, and the order they come in."""
     if len(positions) < WORTH_SORTING:
-        return ONE_CLASS, merged_bounds(context.arrangements[0].bounds, ONE_CLASS), positions, _ALL
-    options = [_sorted(arrangement.place(positions)) for arrangement in context.arrangements]
+        return ONE_CLASS, merged_bounds(context.arrangement(0).bounds, ONE_CLASS), positions, _ALL
+    options = [_sorted(context.arrangement(number).place(positions)) for number in context.arrangements]
     best: tuple[float, int, int] = (np.inf, 0, 0)
     for number, (places, _) in enumerate(options):
-        bounds = context.arrangements[number].bounds
+        bounds = context.arrangement(number).bounds
         taken = np.diff(np.searchsorted(places, bounds))
         for level in LEVELS:
             best = min(best, (_cost(*_merged(bounds, taken, level)), number, level))
             if len(bounds) <= 2 << level:
                 break
     _, number, level = best
-    return number << 4 | level, merged_bounds(context.arrangements[number].bounds, level), *options[number]
+    return number << 4 | level, merged_bounds(context.arrangement(number).bounds, level), *options[number]
 
 
 def _sorted(places: Positions) -> tuple[Positions, Positions]:
@@ -66,9 +74,9 @@ def _sorted(places: Positions) -> tuple[Positions, Positions]:
 def scheme(code: int, context: Context) -> tuple[Arrangement, Positions]:
     """The arrangement and class bounds that a scheme's number stands for."""
     number, level = code >> 4, code & 15
-    if number >= len(context.arrangements):
+    if number not in context.arrangements:
         raise WireError("coded by a field that this side does not have")
-    arrangement = context.arrangements[number]
+    arrangement = context.arrangement(number)
     return arrangement, merged_bounds(arrangement.bounds, level)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -71,6 +72,20 @@ class Layout:
         """Where each row of each tensor begins."""
         return np.concatenate([block.start + block.columns * np.arange(block.rows) for block in self.blocks])
 
+    @cached_property
+    def row_slices(self) -> list[slice]:
+        """The rows of each tensor, in a list of the rows of all."""
+        return _slices([block.rows for block in self.blocks])
+
+    @cached_property
+    def column_slices(self) -> list[slice]:
+        """The columns of each tensor, in a list of the columns of all."""
+        return _slices([block.columns for block in self.blocks])
+
     def counts(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many of the increasing positions lie in each tensor."""
         return np.diff(np.append(np.searchsorted(positions, self.starts), len(positions)))
+
+
+def _slices(sizes: list[int]) -> list[slice]:
+    return [slice(stop - size, stop) for size, stop in zip(sizes, accumulate(sizes), strict=True)]

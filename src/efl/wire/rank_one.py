@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,6 @@ from efl.wire.layout import Layout
 from efl.wire.logarithm import LOWEST, ZERO, Whole, logarithms, values_of
 from efl.wire.reader import Reader, varints
 
-Number = TypeVar("Number", bound=np.generic)
 NOTHING = 255  # the code of zero; others are steps below the top
 OFFSET = 2**15  # added to a logarithm on its way, so that it is not negative
 
@@ -56,30 +54,40 @@ class RankOne:
         return ByField(self.layout, self._sides())
 
     def _sides(self) -> list[tuple[Whole, Whole]]:
-        return list(zip(self._by_tensor(self.rows, "rows"), self._by_tensor(self.columns, "columns"), strict=True))
-
-    def _by_tensor(self, values: NDArray[Number], side: Literal["rows", "columns"]) -> list[NDArray[Number]]:
-        return np.split(values, np.cumsum([getattr(block, side) for block in self.layout.blocks])[:-1])
+        slices = zip(self.layout.row_slices, self.layout.column_slices, strict=True)
+        return [(self.rows[rows], self.columns[columns]) for rows, columns in slices]
 
     def dense(self) -> NDArray[np.float32]:
         """The guess of every value."""
-        rows = self._by_tensor(values_of(self.rows), "rows")
-        columns = self._by_tensor(values_of(self.columns), "columns")
+        rows, columns = self.values
         out = np.empty(self.layout.n, dtype=np.float32)
-        for block, row, column in zip(self.layout.blocks, rows, columns, strict=True):
-            np.multiply.outer(row, column, out=out[block.start : block.stop].reshape(block.rows, block.columns))
+        for block, at, across in zip(
+            self.layout.blocks, self.layout.row_slices, self.layout.column_slices, strict=True
+        ):
+            matrix = out[block.start : block.stop].reshape(block.rows, block.columns)
+            np.multiply.outer(rows[at], columns[across], out=matrix)
         return out
+
+    @property
+    def values(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Rows and columns themselves, whose product is the guess."""
+        return values_of(self.rows), values_of(self.columns)
 
     def steps(self, positions: Whole) -> Whole:
         """The guessed logarithm at increasing positions."""
-        found: list[Whole] = []
-        stops = np.cumsum(self.layout.counts(positions))
-        for block, (rows, columns), part in zip(
-            self.layout.blocks, self._sides(), np.split(positions, stops[:-1]), strict=True
+        found = np.empty(len(positions), np.int64)
+        bounds = np.searchsorted(positions, np.append(self.layout.starts, self.layout.n)).tolist()
+        for block, (rows, columns), first, last in zip(
+            self.layout.blocks, self._sides(), bounds, bounds[1:], strict=False
         ):
-            row, column = np.divmod(part - block.start, block.columns)
-            found.append(rows[row] + columns[column])
-        return np.maximum(np.concatenate(found), LOWEST)
+            offset = positions[first:last] - block.start
+            row = offset // block.columns
+            found[first:last] = rows[row] + columns[offset - row * block.columns]
+        return np.maximum(found, LOWEST)
+
+    def at(self, positions: Whole) -> NDArray[np.float32]:
+        """The guess at increasing positions."""
+        return values_of(self.steps(positions))
 
     def pack(self) -> bytes:
         """Tops, then all codes, compressed."""

@@ -39,17 +39,33 @@ def short_fields(fisher: Tensor, moved: Tensor, layout: Layout, share: float) ->
 
 def summed(fields: Sequence[Payload], w: Tensor) -> dict[str, Tensor]:
     """U = Σ u^k; the sum over those who told their anchor at a coordinate; and there c = w + Σ u^k d^k / Σ u^k."""
-    fisher, told, pulled = (torch.zeros_like(w) for _ in range(3))
-    for field in map(_field, fields):
+    told, pulled = torch.zeros_like(w), torch.zeros_like(w)
+    known = [_field(field) for field in fields]
+    outlines = [field.outline for field in known if field.outline is not None]
+    guessed = _summed_outlines(outlines, len(w))
+    for field in known:
         u, moved = torch.from_numpy(field.fisher), torch.from_numpy(field.displacement)
         at = torch.arange(len(w)) if field.index is None else torch.from_numpy(field.index)
         told.index_add_(0, at, u)
         pulled.index_add_(0, at, u * moved)
-        if field.outline is None:
-            fisher.index_add_(0, at, u)
-        else:
-            fisher += torch.from_numpy(field.outline.dense()).index_copy_(0, at, u)
+        if field.outline is not None and field.index is not None:  # there it is known, not guessed
+            guessed.index_add_(0, at, torch.from_numpy(field.outline.at(field.index)), alpha=-1)
+    fisher = guessed.clamp_(min=0) + told  # a guess taken out again leaves its rounding
     return {"fisher": fisher, "told": told, "anchor": w + torch.where(told > 0, pulled / told, 0.0)}
+
+
+def _summed_outlines(outlines: Sequence[RankOne], n: int) -> Tensor:
+    """Σ of what outlines guess everywhere: in each tensor, all of their rows times all of their columns."""
+    total = torch.zeros(n)
+    if not outlines:
+        return total
+    sides = zip(*(outline.values for outline in outlines), strict=True)
+    all_rows, all_columns = (torch.from_numpy(np.stack(side)) for side in sides)
+    layout = outlines[0].layout
+    for block, rows, columns in zip(layout.blocks, layout.row_slices, layout.column_slices, strict=True):
+        matrix = total[block.start : block.stop].view(block.rows, block.columns)
+        torch.mm(all_rows[:, rows].t(), all_columns[:, columns], out=matrix)
+    return total
 
 
 def received(payload: Payload, reference: Tensor) -> ElasticField:
