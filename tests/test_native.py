@@ -1,13 +1,17 @@
 """Compiling: once, kept, done without where it cannot be done."""
 
+import hashlib
+
 import pytest
 import torch
+from torch import nn
 
 from efl import EFL, Federation, Fleet, native
 from efl.config import parse
 from efl.engine import setup as engine_setup
 from efl.engine.run import Run
 from efl.engine.setup import prepare
+from efl.models.compiled import CompiledChain
 from efl.native import NotCompiledError, loaded, loops
 
 
@@ -52,6 +56,18 @@ def test_what_is_compiled_is_kept(cache, monkeypatch):
 
 
 @pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("mode", [0o622, 0o644])
+def test_what_cannot_be_trusted_or_loaded_is_compiled_again(cache, mode):
+    loops()
+    (file,) = cache.iterdir()
+    file.unlink()
+    file.write_bytes(b"no library" + hashlib.sha256(b"no library").digest())
+    file.chmod(mode)
+    forget()
+    assert loops()
+
+
+@pytest.mark.usefixtures("compiler")
 def test_without_a_place_to_keep_it_it_works_as_well(tmp_path, monkeypatch):
     (tmp_path / "a file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
@@ -86,17 +102,30 @@ def test_compiled_or_not_models_agree_to_rounding(tiny):
 
 
 @pytest.mark.usefixtures("compiler")
+def test_large_steps_are_left_to_pytorch(tiny):
+    assert run_of(tiny).setup.model.compiled is not None
+    assert run_of(tiny, hidden=2000, batch_size=4000).setup.model.compiled is None
+
+
+@pytest.mark.usefixtures("compiler")
 def test_a_compiler_that_gets_it_wrong_is_found_out(tiny, monkeypatch, caplog):
-    monkeypatch.setattr("efl.models.compiled.CompiledChain.gradient", lambda self, w, x, y, to: to.zero_()[:, 0])
+    real = CompiledChain.train
+
+    def wrong(self, batches, w, steps, some, eta, *rest):
+        real(self, batches, w, steps, some, eta * 1.1, *rest)
+
+    monkeypatch.setattr(CompiledChain, "train", wrong)
     run = run_of(tiny)
     assert run.setup.model.compiled is None
     assert "other numbers" in caplog.text
 
 
-def run_of(federation: Federation, **engine):
+def run_of(federation: Federation, hidden=20, batch_size=5, **engine):
     table = {
         "federation": {"clients": len(federation)},
-        "training": {"rounds": 3, "cohort": 3, "local_steps": 4, "batch_size": 5},
+        "training": {"rounds": 3, "cohort": 3, "local_steps": 4, "batch_size": batch_size},
         "engine": engine,
     }
-    return Run(prepare(parse(table), federation, None, EFL(density_up=1.0, density_down=1.0), Fleet()))
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+    return Run(prepare(parse(table), federation, module, EFL(density_up=1.0, density_down=1.0), Fleet()))

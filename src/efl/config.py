@@ -59,7 +59,7 @@ class TrainingSection(Section):
 
 
 class EngineSection(Section):
-    """How it is computed; the result does not depend on it."""
+    """How it is computed; the result does not depend on it, but for rounding on another device or by compiled code."""
 
     workers: Literal["auto"] | Count = "auto"
     rows: Literal["auto"] | Count = "auto"

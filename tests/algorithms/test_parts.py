@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 from efl.algorithms.parts.averaging import averaged_increment, averaged_model
 from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, completion_scale
@@ -186,3 +187,10 @@ def test_running_fisher_by_hand():
     assert [step for step in range(9) if fisher.watches(step)] == [0, 4, 8]
     fisher.squares += torch.tensor([[1.0 + 9.0], [4.0]])
     assert fisher.mean(torch.tensor([5, 4])).tolist() == [[50.0], [40.0]]
+
+
+def test_running_fisher_on_another_device_than_the_steps():
+    """Steps are known on the CPU; a fake tensor of another device refuses to meet them."""
+    with FakeTensorMode():
+        fisher = RunningFisher(torch.zeros(2, 3, device="cuda"), batch_size=5)
+        assert fisher.mean(torch.tensor([4, 2])).device.type == "cpu"

@@ -1,12 +1,14 @@
 """Compiled code does what PyTorch does, to rounding, and the same for a model whatever its company."""
 
+from ctypes import ArgumentError
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from efl.federation.inputs import Pixels, fetched, selected, source_of
+from efl.federation.inputs import Pixels, fetched, inputs_for, selected, source_of
 from efl.models import Batches, FlatModel
 from efl.native import NotCompiledError, loops
 
@@ -70,16 +72,12 @@ class Work:
 
     def __init__(self, kind, features=(3, 4, 4)):
         torch.manual_seed(1)
-        self.inputs = {"bytes": Pixels(), "colours": Pixels((0.4, 0.5, 0.6), (0.2, 0.3, 0.25))}.get(kind)
-        if self.inputs is None:
+        kinds = {"bytes": Pixels(), "colours": Pixels((0.4, 0.5, 0.6), (0.2, 0.3, 0.25))}
+        self.inputs = kinds.get(kind, inputs_for(torch.float32))
+        self.samples = torch.randint(0, 256, (50, *features), dtype=torch.uint8)
+        if kind == "floats":
             self.samples = torch.randn(50, *features)
-            self.inputs = lambda x: x.float()
-            from efl.federation.inputs import inputs_for
-
-            self.inputs = inputs_for(torch.float32)
-        else:
-            self.samples = torch.randint(0, 256, (50, *features), dtype=torch.uint8)
-        self.eager, self.compiled = both(chain_of(self.samples[0].numel(), [12], CLASSES))
+        self.eager, self.compiled = both(chain_of(self.samples[0].numel(), [13], CLASSES))
         self.chosen = torch.randint(0, 50, (STEPS, 4, BATCH))
         self.labels = torch.randint(0, CLASSES, (STEPS, 4, BATCH))
         self.steps = torch.tensor([9, 5, 2, 1])
@@ -137,6 +135,9 @@ def test_samples_are_fetched_as_pytorch_would(kind):
     work = Work(kind)
     expected = work.inputs(selected(work.samples, work.chosen))
     assert torch.allclose(fetched(work.samples, work.chosen, work.inputs), expected, atol=1e-6)
+    assert torch.equal(
+        fetched(work.samples, work.chosen.int(), work.inputs), fetched(work.samples, work.chosen, work.inputs)
+    )
     with pytest.raises(IndexError, match="only 50 samples"):
         fetched(work.samples, torch.tensor([50]), work.inputs)
 
@@ -154,6 +155,53 @@ def test_what_does_not_exist_is_refused():
         rows.gradient(1, torch.zeros(1, 2, 48), torch.tensor([[0, CLASSES]]))
     with pytest.raises(ValueError, match="shape"):
         rows.gradient(1, torch.zeros(1, 2, 47), torch.tensor([[0, 1]]))
+
+
+@pytest.mark.parametrize(
+    "pull",
+    [
+        (None, torch.tensor(0.5).expand(5), torch.zeros(5)),
+        (None, torch.ones(2, 5), torch.zeros(2, 5)),
+        (None, torch.ones(5).double(), torch.zeros(5)),
+        (torch.arange(4), torch.ones(5), torch.zeros(5)),
+    ],
+    ids=["expanded", "two rows", "float64", "fewer places"],
+)
+def test_a_pull_of_another_kind_is_refused(pull):
+    with pytest.raises(ValueError, match=r"contiguous|as many"):
+        Work("floats").compiled_train(pull=pull)
+
+
+def test_other_kinds_of_numbers_are_refused():
+    work = Work("floats")
+    rows = work.compiled.rows(work.compiled.w, 1, batched=True)
+    with pytest.raises(ArgumentError, match="contiguous"):
+        rows.gradient(1, torch.zeros(1, 2, 48).double(), torch.tensor([[0, 1]]))
+    work.steps = work.steps[:3]
+    with pytest.raises(ValueError, match="steps of 4 models"):
+        work.compiled_train()
+
+
+def test_pixels_of_another_kind_are_left_to_pytorch():
+    class Inverted(Pixels):
+        def __call__(self, x):
+            return 1 - super().__call__(x)
+
+    images = torch.zeros(2, 3, 3, 4, 4, dtype=torch.uint8)
+    assert source_of(images, Inverted()) is None
+    assert source_of(images, Pixels((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))) is None
+
+
+def test_infinite_below_zero_is_zero_after_relu():
+    eager, compiled = both(chain_of(3, [2], 2))
+    with torch.no_grad():
+        eager.w[:3] = -3e38
+    rows = [model.rows(eager.w, 1, batched=True) for model in (eager, compiled)]
+    x, y = torch.ones(1, 4, 3), torch.tensor([[0, 1, 0, 1]])
+    expected, got = (row.gradient(1, x, y) for row in rows)
+    assert torch.isfinite(expected).all()
+    assert torch.allclose(got, expected)
+    assert torch.allclose(rows[1].G, rows[0].G)
 
 
 def test_a_model_that_runs_away_is_seen_to():

@@ -22,6 +22,7 @@ from efl.wire import Layout, Payload
 Parts = dict[str, Payload]
 UploadTypes = dict[str, type[Payload]]
 
+UNINTERRUPTED = 4 * 10**9  # multiplications of compiled code, after which a Ctrl-C is heard: a few tenths of a second
 SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
 HOME = torch.device("cpu")
 
@@ -186,9 +187,10 @@ class LocalWork:
                 pull(self.W[:active])
 
     def _compiled_sgd(self, batches: Batches, pull: Pull | None, fisher: RunningFisher | None) -> None:
-        """In one go, or step by step where time may be up."""
+        """Many steps in one go, or step by step where time may be up."""
         assert self.model.compiled is not None
-        at_once = self.settings.local_steps if self.time_left is unhurried else 1
+        a_step = self.W.numel() * self.settings.batch_size
+        at_once = max(1, UNINTERRUPTED // a_step) if self.time_left is unhurried else 1
         steps, most = torch.from_numpy(self.steps), int(self.steps[0])
         for first in range(0, most, at_once):
             if first > 0 and not self.time_left():

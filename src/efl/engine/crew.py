@@ -16,7 +16,6 @@ import pickle
 import signal
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import accumulate, cycle
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 
 from efl.engine.hand import Hand, Job
-from efl.engine.processor import available, processors, set_up_process
+from efl.engine.processor import set_up_process
 from efl.errors import UserError
 
 T = TypeVar("T")
@@ -87,8 +86,7 @@ class Workers:
             torch.Tensor.share_memory_(told)  # type: ignore[no-untyped-call]
         self._room = max(ROOM_AT_LEAST, ROOM_A_PARAMETER * len(hand.w))
         self.deaths = 0
-        own = sorted(available()) if count >= processors() else []
-        self._workers = [_Worker(hand, self._room, own[number % len(own)] if own else None) for number in range(count)]
+        self._workers = [_Worker(hand, self._room) for _ in range(count)]
 
     def tell(self, w: Tensor, buffers: Tensor) -> None:
         """Put the model where all workers see it."""
@@ -127,7 +125,7 @@ class Workers:
         code = worker.stop()
         log.warning("a worker died (exit code %s); its jobs are done again", code)
         waiting.extendleft(reversed(worker.jobs))
-        self._workers[self._workers.index(worker)] = _Worker(self.hand, self._room, worker.processor)
+        self._workers[self._workers.index(worker)] = _Worker(self.hand, self._room)
         self.deaths += 1
         if self.deaths > MOST_DEATHS:
             raise UserError(f"{self.deaths} worker processes died (exit code {code}); try engine.workers=1")
@@ -139,20 +137,15 @@ class Workers:
 
 
 class _Worker:
-    """A process, the pipe to it, the numbers of its jobs, and memory in which it leaves large results, in turn.
+    """A process, the pipe to it, the numbers of its jobs, and memory in which it leaves large results, in turn."""
 
-    Where every processor is needed each has one of its own: else two are now and then woken on the same one, and share
-    it for some milliseconds while another is idle.
-    """
-
-    def __init__(self, hand: Hand, room: int, processor: int | None) -> None:
+    def __init__(self, hand: Hand, room: int) -> None:
         context = multiprocessing.get_context("fork")
-        self.processor = processor
         self.jobs: deque[int] = deque()
         self.memory = [mmap.mmap(-1, room) for _ in range(AT_HAND)]
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_work, args=(hand, theirs, self.pipe, self.memory, processor), name="efl-worker", daemon=True
+            target=_work, args=(hand, theirs, self.pipe, self.memory), name="efl-worker", daemon=True
         )
         self.process.start()
         theirs.close()
@@ -191,16 +184,11 @@ class _Worker:
         return self.process.exitcode
 
 
-def _work(
-    hand: Hand, pipe: Connection, parents: Connection, memories: Sequence[mmap.mmap], processor: int | None
-) -> None:
+def _work(hand: Hand, pipe: Connection, parents: Connection, memories: Sequence[mmap.mmap]) -> None:
     """What a worker process does: jobs, until the pipe is closed."""
     parents.close()  # else the pipe would not end when the other process does
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
     set_up_process()
-    if processor is not None:
-        with suppress(OSError):  # it may have been taken away since
-            os.sched_setaffinity(0, {processor})
     for memory in cycle(memories):
         try:
             job: Job[Any] = pipe.recv()

@@ -16,12 +16,7 @@ _NEVER = 2**31 - 1
 
 def processors() -> int:
     """How many this process may use."""
-    return len(available()) or os.cpu_count() or 1
-
-
-def available() -> set[int]:
-    """Their numbers; none where processes cannot be told which to use."""
-    return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -29,12 +29,14 @@ from efl.federation import SOURCES, Federation, load
 from efl.federation.prepared import data_directory
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
-from efl.models import FlatModel, Task, build
+from efl.models import Batches, FlatModel, Task, build
 from efl.native import NotCompiledError
 from efl.rng import Purpose, torch_seed
 from efl.validation import make
 
 log = logging.getLogger("efl")
+
+WORTH_COMPILING = 3 * 10**7  # multiplications in a step, at most; larger products PyTorch cuts up to fit the caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,8 @@ def prepare(
     experiment = experiment.with_values(model={"name": name})
     model = FlatModel(module, device_named(experiment.engine.device))
     _try_out(model, federation, experiment.training.batch_size)
-    if experiment.engine.compile and model.chain is not None:
+    small = model.n * experiment.training.batch_size <= WORTH_COMPILING
+    if experiment.engine.compile and small and model.chain is not None and len(federation) > 1:
         _compile(model, federation, experiment.training.batch_size)
     return Setup(experiment, federation, model, algorithm, fleet)
 
@@ -201,8 +204,9 @@ def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
 
 
 def _compile(model: FlatModel, federation: Federation, batch_size: int) -> None:
-    """Let compiled code train the model, if it can be had and finds the same gradient as PyTorch."""
-    x, y = (part[None] for part in federation.batch(torch.arange(batch_size) % len(federation.x)))
+    """Let compiled code train the model, if it can be had and takes the same step as PyTorch."""
+    chosen = (torch.arange(batch_size) % len(federation.x)).view(1, 1, -1)
+    x, y = federation.batch(chosen[0])
     eager = model.rows(model.w, 1, batched=True)
     try:
         model.compile()
@@ -211,11 +215,18 @@ def _compile(model: FlatModel, federation: Federation, batch_size: int) -> None:
     if model.compiled is None:
         return
     compiled = model.rows(model.w, 1, batched=True)
-    for rows in (eager, compiled):
-        rows.gradient(1, x, y)
-    if not torch.allclose(compiled.G, eager.G, rtol=1e-3, atol=1e-3 * float(eager.G.abs().max())):
-        model.compiled = None
-        _say_not_compiled("compiled code finds other numbers than PyTorch")
+    squares = [torch.zeros_like(eager.W) for _ in range(2)]
+    eager.descend(1, x, y, 1.0, squares[0])
+    if (source := federation.source()) is None:
+        compiled.descend(1, x, y, 1.0, squares[1])
+    else:
+        batches, once, losses = Batches(source, chosen, y[None]), torch.ones(1, dtype=torch.int64), torch.zeros(1)
+        model.compiled.train(batches, compiled.W, once, range(1), 1.0, None, squares[1], 1, losses)
+    for found, expected in ((compiled.W - model.w, eager.W - model.w), (squares[1], squares[0])):
+        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
+            model.compiled = None
+            _say_not_compiled("compiled code finds other numbers than PyTorch")
+            return
 
 
 @cache

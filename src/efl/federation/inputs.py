@@ -57,7 +57,7 @@ def fetched(whole: Tensor, indices: Tensor, inputs: Inputs) -> Tensor:
     source = None if loops is None else source_of(whole, inputs)
     if loops is None or source is None:
         return inputs(selected(whole, indices))
-    indices, floats = indices.contiguous(), torch.empty(indices.shape + whole.shape[1:])
+    indices, floats = indices.to(torch.int64).contiguous(), torch.empty(indices.shape + whole.shape[1:])
     if not loops.exist(source, indices, indices.numel()):
         raise IndexError(f"there are only {len(whole)} samples")
     loops.fetch(source, indices, indices.numel(), floats)
@@ -68,9 +68,10 @@ def source_of(whole: Tensor, inputs: Inputs) -> Source | None:
     """The samples as compiled code reads them, if it can: pixels, or floats as they are."""
     if not whole.is_contiguous() or not len(whole):
         return None
-    if isinstance(inputs, Pixels) and whole.dtype == torch.uint8:
+    if type(inputs) is Pixels and whole.dtype == torch.uint8:
         channels = len(inputs.scale)
-        return Source(whole, inputs.scale, inputs.shift) if channels == 1 or whole.shape[1] == channels else None
+        images = channels == 1 or (whole.dim() == 4 and whole.shape[1] == channels)
+        return Source(whole, inputs.scale, inputs.shift) if images else None
     as_they_are = inputs is _as_float32 and whole.dtype == torch.float32
     return Source(whole, torch.ones(1), torch.zeros(1)) if as_they_are else None
 

@@ -16,7 +16,7 @@ from efl.models.chain import Chain, Link
 from efl.native import loops
 from efl.native.interface import NO_PULL, Layer, Pull, Source
 
-MOST_LAYERS = 63  # as in native/chain.c
+MOST_LAYERS = 63  # one less than in native/chain.c
 LANES = 16  # of a vector, at most
 
 
@@ -38,7 +38,7 @@ class CompiledChain:
         self.features = int(layers[0].inputs)
         self._a_sample = self.features + sum(layer.inputs + layer.outputs for layer in layers)
         self._widest = max(layer.outputs for layer in layers)
-        self._scratch = torch.empty(0)
+        self.n = sum(layer.outputs * (layer.inputs + (layer.bias >= 0)) for layer in layers)
 
     @classmethod
     def of(cls, chain: Chain, starts: Mapping[str, int]) -> CompiledChain | None:
@@ -56,14 +56,29 @@ class CompiledChain:
                 return None
         return cls(layers) if layers[-1].slope == 1 and len(layers) <= MOST_LAYERS else None
 
-    def gradient(self, w: Tensor, x: Tensor, y: Tensor, to: Tensor) -> Tensor:
-        """The gradients at rows of ``w`` on x (C, B, …) into rows of ``to``; returns the losses (C,)."""
+    def gradient(
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        to: Tensor,
+        factor: float = 1.0,
+        *,
+        onto: bool = False,
+        squares: Tensor | None = None,
+    ) -> Tensor:
+        """The gradients at rows of ``w`` on x (C, B, …), times ``factor``, into rows of ``to``, or ``onto`` these.
+
+        They may go onto ``w`` itself. Their squares are added to ``squares``. Returns the losses (C,).
+        """
         models, batch = y.shape
-        if x.shape[:2] != y.shape or x[0, 0].numel() != self.features or not len(w) == len(to) == models:
-            raise ValueError(f"samples of shape {tuple(x.shape)}, {tuple(y.shape)} labels and {len(w)} models")
+        if x.shape[:2] != y.shape or x[0, 0].numel() != self.features:
+            raise ValueError(f"samples of shape {tuple(x.shape)} and {tuple(y.shape)} labels")
+        self._check(models, w, to, squares)
         losses = torch.empty(models)
-        arguments = (x.contiguous(), y.contiguous(), w, to, losses, self._room(batch))
-        if self._loops.gradient(self._layers, len(self._layers), models, w.shape[1], batch, *arguments):
+        size = (len(self._layers), models, w.shape[1], batch)
+        given = (x.contiguous(), y.contiguous(), w, to, factor, onto, squares, losses, self._room(batch))
+        if self._loops.gradient(self._layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return losses
 
@@ -84,9 +99,12 @@ class CompiledChain:
         After each step w becomes keep · w + shift at some indices, if there is such a ``pull``. Squares of ``every`` so
         many gradients are added to ``squares`` (C, n), losses to ``losses`` (C,).
         """
-        source, (_, models, batch) = batches.source, batches.chosen.shape
-        if source.channels * source.size != self.features or not len(w) == len(steps) == len(losses) == models:
-            raise ValueError(f"{models} batches of {source.channels * source.size} values; {len(w)} of {self.features}")
+        source, (most, models, batch) = batches.source, batches.chosen.shape
+        if source.channels * source.size != self.features or batches.labels.shape != batches.chosen.shape:
+            raise ValueError(f"samples of {source.channels * source.size} values, labels {tuple(batches.labels.shape)}")
+        if not len(steps) == len(losses) == models or some.stop > most:
+            raise ValueError(f"{most} steps of {models} models; {some} and {len(steps)} were asked for")
+        self._check(models, w, squares)
         pulled = NO_PULL if pull is None else Pull(*pull)
         size = (len(self._layers), models, w.shape[1], batch)
         given = (ctypes.byref(source), batches.chosen, batches.labels, steps, some.start, some.stop)
@@ -94,12 +112,13 @@ class CompiledChain:
         if self._loops.train(self._layers, *size, *given, *rest):
             raise IndexError("a sample does not exist, or its label is not among the classes")
 
+    def _check(self, models: int, *matrices: Tensor | None) -> None:
+        if any(matrix is not None and matrix.shape != (models, self.n) for matrix in matrices):
+            raise ValueError(f"not the vectors of {models} models of {self.n} parameters")
+
     def _room(self, batch: int) -> Tensor:
         """Memory for a mini-batch, its activations, their derivatives, and columns filled up to a vector."""
-        needed = self._a_sample * batch + LANES * (self._widest + batch)
-        if len(self._scratch) < needed:
-            self._scratch = torch.empty(needed)
-        return self._scratch
+        return torch.empty(self._a_sample * batch + LANES * (self._widest + batch))
 
 
 def _linear(link: Link, layer: nn.Linear, starts: Mapping[str, int]) -> Layer:

@@ -6,6 +6,7 @@ a sample's gradient is a product of two small matrices. Other networks go throug
 third estimator, ``running``, needs no pass of its own: see `efl.algorithms.parts.elastic`.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -35,16 +36,17 @@ def exact_fisher(
     """
     x, y, weights = (tensor.to(rows.model.device) for tensor in (x, y, weights))
     if labels == "model":
-        y = _drawn_labels(rows, x, seeds or [0] * len(x))
+        y = _drawn_labels(rows, x, weights, seeds or [0] * len(x))
     return (_of_chain if rows.batched else _of_rows)(rows, x, y, weights).cpu()
 
 
-def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
+def _drawn_labels(rows: Rows, x: Tensor, weights: Tensor, seeds: list[int]) -> Tensor:
     with torch.no_grad():
         if rows.batched and rows.model.chain is not None:
-            chain = rows.model.chain
-            single = [chain.forward(rows.one(row), x[row : row + 1])[-1].mT for row in range(len(x))]
-            outputs = torch.cat(single)
+            outputs = torch.zeros(*x.shape[:2], rows.model.chain.outputs, device=x.device)
+            for alike, filled in _alike(weights):
+                passed = rows.model.chain.forward(rows.some(alike), x[alike, :filled])
+                outputs[alike, :filled] = passed[-1].mT
         else:
             outputs = torch.stack([rows.use(row, training=False)(x[row]) for row in range(len(x))])
     draws = [torch.rand(outputs.shape[1:-1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
@@ -54,18 +56,27 @@ def _drawn_labels(rows: Rows, x: Tensor, seeds: list[int]) -> Tensor:
 
 
 def _of_chain(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    """Row by row, without the samples that only fill a row up: sums are rounded in an order that depends on both."""
     result = torch.zeros_like(rows.W[: len(x)])
-    for row, filled in enumerate((weights > 0).sum(1).tolist()):
-        some = slice(row, row + 1), slice(filled)
-        _, layers = rows.through_chain(rows.one(row), x[some], y[some], share=1.0)
+    for alike, filled in _alike(weights):
+        parameters, share = rows.some(alike), weights[alike, :filled].unsqueeze(-1)
+        _, layers = rows.through_chain(parameters, x[alike, :filled], y[alike, :filled], share=1.0)
         squares: dict[str | None, Tensor] = {}
         for layer in layers:
-            weighted = layer.delta.square() * weights[some].unsqueeze(-1)
+            weighted = layer.delta.square() * share
             squares[layer.weight] = torch.bmm(weighted.mT, layer.inputs.square())
             squares[layer.bias] = weighted.sum(1)
-        torch.cat([squares[spec.name].reshape(-1) for spec in rows.model.layout], out=result[row])
+        result[alike] = torch.cat([squares[spec.name].reshape(len(alike), -1) for spec in rows.model.layout], dim=1)
     return result
+
+
+def _alike(weights: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """The rows with as many samples, without those that only fill rows up: sums are rounded in another order with them.
+
+    So what comes out for a row does not depend on its company.
+    """
+    counts = (weights > 0).sum(1)
+    for filled in sorted(set(counts.tolist())):
+        yield (counts == filled).nonzero().squeeze(1), filled
 
 
 def _of_rows(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:

@@ -72,11 +72,13 @@ class Rows:
         which saves a third of a step where it does not fit into the cache. Last bits differ from those of `gradient`
         and a subtraction. The gradient's squares are added to ``squares``.
         """
-        if squares is not None or self._compiled is not None:
+        if self._compiled is not None:
+            w, watched = self.W[:active], None if squares is None else squares[:active]
+            return self._compiled.gradient(w, x, y, w, -eta, onto=True, squares=watched)
+        if squares is not None:
             losses = self.gradient(active, x, y)
             self.W[:active].sub_(self.G[:active], alpha=eta)
-            if squares is not None:
-                squares[:active].addcmul_(self.G[:active], self.G[:active])
+            squares[:active].addcmul_(self.G[:active], self.G[:active])
             return losses
         if self.batched:
             return self._chain_descend(active, x, y, eta)
@@ -109,9 +111,9 @@ class Rows:
         layout = self.model.layout
         return dict(zip((spec.name for spec in layout), split(matrix, layout), strict=True))
 
-    def one(self, row: int) -> Named:
-        """A row of ``W`` as tensors (1, …), by name."""
-        return self._named(self.W[row : row + 1])
+    def some(self, rows: Tensor) -> Named:
+        """Copies of these rows of ``W`` as tensors (C, …), by name."""
+        return self._named(self.W[rows])
 
     def through_chain(
         self, parameters: Named, x: Tensor, y: Tensor, share: float

@@ -26,10 +26,7 @@ from efl.native.interface import Loops
 log = logging.getLogger("efl")
 
 FILES = tuple(Path(__file__).with_name(name) for name in ("samples.h", "samples.c", "chain.c"))
-FLAGS = (
-    *("-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-march=native"),
-    *("-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
-)
+FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DIGEST = 32  # bytes
 PATIENCE = 120  # seconds for the compiler
 
@@ -56,12 +53,13 @@ def loaded() -> Loops | None:
 def _attempt() -> Loops | str:
     """The loops, or why there are none; tried once in a process."""
     path = _directory() / f"loops-{_fingerprint()}.so"
-    if _intact(path):
-        return Loops(ctypes.CDLL(str(path)))
+    if _trusted(path):
+        with suppress(OSError):  # such as one that was made beside another C library
+            return Loops(ctypes.CDLL(str(path)))
     if (compiler := _compiler()) is None:
         return "there is no C compiler"
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as workbench:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as workbench:
         made = Path(workbench, path.name)
         try:
             _compile(compiler, made)
@@ -76,25 +74,31 @@ def _attempt() -> Loops | str:
 
 def _compile(compiler: list[str], made: Path) -> None:
     command = [*compiler, *FLAGS, *(str(file) for file in FILES if file.suffix == ".c"), "-o", str(made), "-lm"]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
 
 
 def _keep(made: Path, path: Path) -> None:
     """Put it where it is looked for, with its digest at the end; others may be doing the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     code = made.read_bytes()
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, delete=False) as copy:
-        copy.write(code + hashlib.sha256(code).digest())
-    os.replace(copy.name, path)
-
-
-def _intact(path: Path) -> bool:
-    """Whether it is there as it was kept; a damaged library would take the process with it."""
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
     try:
-        kept = path.read_bytes()
+        with open(handle, "wb") as file:
+            file.write(code + hashlib.sha256(code).digest())
+        os.replace(part, path)
+    except OSError:
+        os.unlink(part)
+        raise
+
+
+def _trusted(path: Path) -> bool:
+    """Whether it is there as this user kept it; a damaged library would take the process with it."""
+    try:
+        kept, status = path.read_bytes(), path.stat()
     except OSError:
         return False
-    return hashlib.sha256(kept[:-DIGEST]).digest() == kept[-DIGEST:]
+    ours = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
+    return ours and len(kept) > DIGEST and hashlib.sha256(kept[:-DIGEST]).digest() == kept[-DIGEST:]
 
 
 def _compiler() -> list[str] | None:
@@ -109,20 +113,23 @@ def _directory() -> Path:
     """Where programs keep what they can make again."""
     if given := os.environ.get("XDG_CACHE_HOME"):
         return Path(given, "elastic-fl")
-    below = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path(os.path.expanduser("~"), below, "elastic-fl")
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody's
+        return Path(os.devnull)
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "elastic-fl"
 
 
 def _fingerprint() -> str:
-    """Changes with the source, the way it is compiled and the kind of processor."""
-    parts = [*(file.read_text() for file in FILES), *FLAGS, platform.machine(), _abilities()]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    """Changes with the source, the way it is compiled, the C library and the kind of processor."""
+    about = "\0".join([*FLAGS, *platform.libc_ver(), platform.machine(), _abilities()])
+    return hashlib.sha256(b"\0".join([*(file.read_bytes() for file in FILES), about.encode()])).hexdigest()[:16]
 
 
 def _abilities() -> str:
     """What instructions the processor has."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
@@ -130,6 +137,6 @@ def _abilities() -> str:
 
 def _reason(error: OSError | subprocess.SubprocessError) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        said = [line.strip() for line in str(error.stderr).splitlines() if "error" in line]
+        said = [line.strip() for line in error.stderr.decode(errors="replace").splitlines() if "error" in line]
         return f"the C compiler failed: {said[0] if said else f'exit code {error.returncode}'}"
     return f"compiling failed: {error}"

@@ -29,6 +29,10 @@
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Mask __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
+#if !defined(__clang__) && __GNUC__ < 12
+#define __builtin_shufflevector(a, b, ...) __builtin_shuffle(a, (Mask){__VA_ARGS__})
+#endif
+
 static inline Vector load(const float *from) { return *(const Vector *)from; }
 
 static inline ptrdiff_t at_most(ptrdiff_t number, ptrdiff_t most) { return number < most ? number : most; }
@@ -189,14 +193,19 @@ typedef struct {
     float slope;
 } Layer;
 
+/* With slope 0, what is below zero becomes zero even if it is infinite; NaN stays. */
 static void activate(float *values, ptrdiff_t count, float slope) {
-    if (slope != 1)
-        for (ptrdiff_t i = 0; i < count; i++) values[i] = values[i] > 0 ? values[i] : slope * values[i];
+    if (slope == 0)
+        for (ptrdiff_t i = 0; i < count; i++) values[i] = values[i] <= 0 ? 0 : values[i];
+    else if (slope != 1)
+        for (ptrdiff_t i = 0; i < count; i++) values[i] = values[i] <= 0 ? slope * values[i] : values[i];
 }
 
 static void back_through(float *delta, const float *values, ptrdiff_t count, float slope) {
-    if (slope != 1)
-        for (ptrdiff_t i = 0; i < count; i++) delta[i] = values[i] > 0 ? delta[i] : slope * delta[i];
+    if (slope == 0)
+        for (ptrdiff_t i = 0; i < count; i++) delta[i] = values[i] <= 0 ? 0 : delta[i];
+    else if (slope != 1)
+        for (ptrdiff_t i = 0; i < count; i++) delta[i] = values[i] <= 0 ? slope * delta[i] : delta[i];
 }
 
 static float one_model(
@@ -240,17 +249,18 @@ static int32_t all_below(const int64_t *labels, int64_t count, int64_t classes) 
     return 1;
 }
 
-/* Gradients of some models (models, n), each on a mini-batch of its own, into `to` or onto what is there.
- * 1 if a label is not among the classes.
+/* Gradients of some models (models, n), each on a mini-batch of its own: times a factor into `to`, or onto what is
+ * there, their squares onto `squares`, if that is not NULL. 1 if a label is not among the classes.
  */
 int32_t efl_chain_gradient(
     const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, const float *x, const int64_t *y,
-    const float *w, float *to, float *losses, float *scratch
+    const float *w, float *to, float factor, int32_t onto, float *squares, float *losses, float *scratch
 ) {
     if (!all_below(y, models * batch, layers[count - 1].outputs)) return 1;
     for (int64_t m = 0; m < models; m++) {
         const float *own = x + m * batch * layers[0].inputs;
-        losses[m] = one_model(layers, count, batch, own, y + m * batch, w + m * n, (Target){to + m * n, NULL, 1, 0}, scratch);
+        const Target target = {to + m * n, squares ? squares + m * n : NULL, factor, onto};
+        losses[m] = one_model(layers, count, batch, own, y + m * batch, w + m * n, target, scratch);
     }
     return 0;
 }

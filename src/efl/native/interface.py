@@ -15,12 +15,29 @@ _COUNT, _REAL, _FLAG, _ADDRESS = ctypes.c_int64, ctypes.c_float, ctypes.c_int32,
 
 
 class _Numbers(ctypes.c_void_p):
-    """A tensor, or None, as an argument: where its numbers lie."""
+    """A tensor as an argument: where its numbers lie."""
+
+    kind: torch.dtype
 
     @classmethod
     def from_param(cls, tensor: Tensor | None) -> _Numbers:
-        """What the function is given."""
-        return cls(None if tensor is None else tensor.data_ptr())
+        """What the function is given; None is NULL."""
+        return cls(None if tensor is None else address_of(tensor, cls.kind))
+
+
+class _Floats(_Numbers):
+    kind = torch.float32
+
+
+class _Wholes(_Numbers):
+    kind = torch.int64
+
+
+def address_of(tensor: Tensor, *kinds: torch.dtype) -> int:
+    """Where a tensor's numbers lie, one after the other; `ValueError` if they are of another kind, or elsewhere."""
+    if tensor.dtype not in kinds or not tensor.is_contiguous() or not tensor.is_cpu:
+        raise ValueError(f"compiled code needs contiguous {kinds[0]} on the CPU, not {tensor.dtype} on {tensor.device}")
+    return tensor.data_ptr()
 
 
 class Layer(ctypes.Structure):
@@ -46,8 +63,11 @@ class Source(ctypes.Structure):
         self.tensors = samples, scale, shift  # must live as long as their addresses are in use
         count, channels = len(samples), len(scale)
         size = samples[0].numel() // channels if count else 0
-        pointers = (tensor.data_ptr() for tensor in (scale, shift))
-        super().__init__(samples.data_ptr(), count, channels, size, *pointers, samples.dtype == torch.uint8)
+        if shift.shape != scale.shape or channels * size * count != samples.numel():
+            raise ValueError(f"{channels} channels in samples of shape {tuple(samples.shape[1:])}")
+        pointers = (address_of(tensor, torch.float32) for tensor in (scale, shift))
+        address = address_of(samples, torch.float32, torch.uint8)
+        super().__init__(address, count, channels, size, *pointers, samples.dtype == torch.uint8)
 
 
 class Pull(ctypes.Structure):
@@ -57,8 +77,10 @@ class Pull(ctypes.Structure):
 
     def __init__(self, places: Tensor | None, keep: Tensor, shift: Tensor) -> None:
         self.tensors = places, keep, shift
-        addresses = (None if tensor is None else tensor.data_ptr() for tensor in self.tensors)
-        super().__init__(*addresses, len(keep))
+        if keep.dim() != 1 or shift.shape != keep.shape or (places is not None and places.shape != keep.shape):
+            raise ValueError("a pull needs as many places, factors and shifts")
+        named = None if places is None else address_of(places, torch.int64)
+        super().__init__(named, address_of(keep, torch.float32), address_of(shift, torch.float32), len(keep))
 
 
 NO_PULL = Pull(None, torch.empty(0), torch.empty(0))
@@ -71,11 +93,11 @@ class Loops:
         source, pull = ctypes.POINTER(Source), ctypes.POINTER(Pull)
         chain: list[_Argument] = [_ADDRESS, _COUNT, _COUNT, _COUNT, _COUNT]
         self.fetch = library.efl_fetch
-        self.fetch.argtypes, self.fetch.restype = [source, _Numbers, _COUNT, _Numbers], None
+        self.fetch.argtypes, self.fetch.restype = [source, _Wholes, _COUNT, _Floats], None
         self.exist = library.efl_exist
-        self.exist.argtypes = [source, _Numbers, _COUNT]
+        self.exist.argtypes = [source, _Wholes, _COUNT]
         self.gradient = library.efl_chain_gradient
-        self.gradient.argtypes = [*chain, *[_Numbers] * 6]
+        self.gradient.argtypes = [*chain, _Floats, _Wholes, _Floats, _Floats, _REAL, _FLAG, *[_Floats] * 3]
         self.train = library.efl_chain_train
-        batches: list[_Argument] = [source, _Numbers, _Numbers, _Numbers, _COUNT, _COUNT]
-        self.train.argtypes = [*chain, *batches, _Numbers, _REAL, pull, _Numbers, _COUNT, _Numbers, _Numbers]
+        batches: list[_Argument] = [source, _Wholes, _Wholes, _Wholes, _COUNT, _COUNT]
+        self.train.argtypes = [*chain, *batches, _Floats, _REAL, pull, _Floats, _COUNT, _Floats, _Floats]

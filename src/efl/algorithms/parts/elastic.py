@@ -129,5 +129,5 @@ class RunningFisher:
 
     def mean(self, steps: Tensor) -> Tensor:
         """The diagonal u (C, n), when each row has done so many ``steps`` (C,)."""
-        seen = (steps + self.EVERY - 1) // self.EVERY
+        seen = (steps.to(self.squares.device) + self.EVERY - 1) // self.EVERY
         return self.squares.mul_((self.batch_size / seen.clamp(min=1)).unsqueeze(1)).cpu()
