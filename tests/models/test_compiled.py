@@ -10,6 +10,7 @@ from torch import nn
 
 from efl.federation.inputs import Pixels, fetched, inputs_for, selected, source_of
 from efl.models import Batches, FlatModel
+from efl.models.fisher import exact_fisher
 from efl.native import NotCompiledError, loops
 
 try:
@@ -57,6 +58,21 @@ def test_products_of_usual_sizes(features):
     x, y = torch.rand(2, 20, features), torch.randint(0, 10, (2, 20))
     assert torch.allclose(got.gradient(2, x, y), expected.gradient(2, x, y), atol=1e-5)
     assert torch.allclose(got.G, expected.G, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_exact_fisher_diagonal_is_that_of_pytorch(bias):
+    eager, compiled = both(chain_of(33, [20, 7], 5, bias))
+    start = eager.w + torch.randn(eager.n) / 10
+    expected, got = (model.rows(start, 3, batched=True) for model in (eager, compiled))
+    x, y, weights = torch.randn(3, 11, 33), torch.randint(0, 5, (3, 11)), torch.rand(3, 11)
+    weights[1, 6:] = 0
+    diagonals = [exact_fisher(rows, x, y, weights) for rows in (expected, got)]
+    assert torch.allclose(*diagonals, rtol=1e-4, atol=1e-7)
+    padded = exact_fisher(got, *(torch.cat([part, part], 1) for part in (x, y)), torch.cat([weights, 0 * weights], 1))
+    assert torch.equal(padded, diagonals[1])
+    with pytest.raises(ValueError, match="weights"):
+        compiled.compiled.fisher(got.W, x, y, weights[:, :3])
 
 
 def test_fewer_rows_than_there_are():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -17,6 +18,7 @@ from efl.engine.processor import quick_arithmetic
 from efl.federation import Federation, load
 from efl.models import FlatModel, Task, build
 from efl.models.fisher import exact_fisher
+from efl.native import NotCompiledError
 
 WARM_UP = 5
 REFERENCE = "fedavg"
@@ -55,11 +57,13 @@ def fisher_prices() -> Iterator[str]:
     text = Task((80,), 90, vocabulary=90)
     for network, task in {"mlp200": MNIST, "cnn_large": MNIST, "char_lstm": text}.items():
         model = FlatModel(build(network, task, 0))
+        with suppress(NotCompiledError):
+            model.compile()
         rows = model.rows(model.w, 1, batched=model.chain is not None)
         x, y = _samples(task)
         weights = torch.full((1, SAMPLES), 1 / SAMPLES)
         with quick_arithmetic():
-            step, _ = quickest(partial(rows.gradient, 1, x, y))
+            step, _ = quickest(partial(rows.descend, 1, x, y, 1e-6))
             fisher, _ = quickest(partial(exact_fisher, rows, x, y, weights))
         yield f"exact Fisher over {SAMPLES} samples, {network}: {fisher / step:.2f} training steps"
 

@@ -37,6 +37,7 @@ class CompiledChain:
         self._layers = (Layer * len(layers))(*layers)
         self.features = int(layers[0].inputs)
         self._a_sample = self.features + sum(layer.inputs + layer.outputs for layer in layers)
+        self._squares = max(layer.inputs + layer.outputs for layer in layers)
         self._widest = max(layer.outputs for layer in layers)
         self.n = sum(layer.outputs * (layer.inputs + (layer.bias >= 0)) for layer in layers)
 
@@ -71,16 +72,22 @@ class CompiledChain:
 
         They may go onto ``w`` itself. Their squares are added to ``squares``. Returns the losses (C,).
         """
-        models, batch = y.shape
-        if x.shape[:2] != y.shape or x[0, 0].numel() != self.features:
-            raise ValueError(f"samples of shape {tuple(x.shape)} and {tuple(y.shape)} labels")
-        self._check(models, w, to, squares)
-        losses = torch.empty(models)
-        size = (len(self._layers), models, w.shape[1], batch)
-        given = (x.contiguous(), y.contiguous(), w, to, factor, onto, squares, losses, self._room(batch))
+        size, losses = self._sized(x, y, w, to, squares), torch.empty(len(y))
+        given = (x.contiguous(), y.contiguous(), w, to, factor, onto, squares, losses, self._room(y.shape[1]))
         if self._loops.gradient(self._layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return losses
+
+    def fisher(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """The squares of every sample's gradient, summed by ``weights`` (C, B), at rows of ``w``."""
+        if weights.shape != y.shape:
+            raise ValueError(f"weights of shape {tuple(weights.shape)} for {tuple(y.shape)} labels")
+        to = torch.empty_like(w)
+        size = self._sized(x, y, w, to)
+        given = (x.contiguous(), y.contiguous(), weights.contiguous(), w, to, self._room(y.shape[1]))
+        if self._loops.fisher(self._layers, *size, *given):
+            raise IndexError("a label is not among the classes")
+        return to
 
     def train(
         self,
@@ -106,19 +113,26 @@ class CompiledChain:
             raise ValueError(f"{most} steps of {models} models; {some} and {len(steps)} were asked for")
         self._check(models, w, squares)
         pulled = NO_PULL if pull is None else Pull(*pull)
-        size = (len(self._layers), models, w.shape[1], batch)
+        size = (len(self._layers), models, self.n, batch)
         given = (ctypes.byref(source), batches.chosen, batches.labels, steps, some.start, some.stop)
         rest = (w, eta, ctypes.byref(pulled), squares, every, losses, self._room(batch))
         if self._loops.train(self._layers, *size, *given, *rest):
             raise IndexError("a sample does not exist, or its label is not among the classes")
+
+    def _sized(self, x: Tensor, y: Tensor, *matrices: Tensor | None) -> tuple[int, int, int, int]:
+        """How many layers, models, parameters and samples of each there are."""
+        if y.dim() != 2 or x.shape[:2] != y.shape or x[0, 0].numel() != self.features:
+            raise ValueError(f"samples of shape {tuple(x.shape)} and {tuple(y.shape)} labels")
+        self._check(len(y), *matrices)
+        return len(self._layers), len(y), self.n, y.shape[1]
 
     def _check(self, models: int, *matrices: Tensor | None) -> None:
         if any(matrix is not None and matrix.shape != (models, self.n) for matrix in matrices):
             raise ValueError(f"not the vectors of {models} models of {self.n} parameters")
 
     def _room(self, batch: int) -> Tensor:
-        """Memory for a mini-batch, its activations, their derivatives, and columns filled up to a vector."""
-        return torch.empty(self._a_sample * batch + LANES * (self._widest + batch))
+        """Memory for a mini-batch, its activations, their derivatives, squares, and columns filled up to a vector."""
+        return torch.empty((self._a_sample + self._squares) * batch + LANES * (self._widest + batch))
 
 
 def _linear(link: Link, layer: nn.Linear, starts: Mapping[str, int]) -> Layer:

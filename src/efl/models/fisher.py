@@ -56,6 +56,8 @@ def _drawn_labels(rows: Rows, x: Tensor, weights: Tensor, seeds: list[int]) -> T
 
 
 def _of_chain(rows: Rows, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    if rows.compiled is not None:
+        return rows.compiled.fisher(rows.W[: len(x)], x, y, weights)
     result = torch.zeros_like(rows.W[: len(x)])
     for alike, filled in _alike(weights):
         parameters, share = rows.some(alike), weights[alike, :filled].unsqueeze(-1)

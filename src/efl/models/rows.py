@@ -34,7 +34,7 @@ class Rows:
         self.W = w.to(model.device).expand(count, -1).clone()
         self.buffers = buffers.to(model.device).expand(count, -1).clone()
         self.batched = batched and model.chain is not None
-        self._compiled = model.compiled if self.batched else None
+        self.compiled = model.compiled if self.batched else None
         self._parameters: dict[int, Named] = {}
         self._gradients: dict[int, Named] = {}
         self._identity = next(_identities)
@@ -53,14 +53,14 @@ class Rows:
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels (…, C, B) of many steps in the form that `gradient` takes them quickest."""
-        if not self.batched or self.model.chain is None or self._compiled is not None:
+        if not self.batched or self.model.chain is None or self.compiled is not None:
             return y
         return _chosen(y, self.model.chain.outputs, 1 / y.shape[-1])
 
     def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
         """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
-        if self._compiled is not None:
-            return self._compiled.gradient(self.W[:active], x, y, self.G[:active])
+        if self.compiled is not None:
+            return self.compiled.gradient(self.W[:active], x, y, self.G[:active])
         if self.batched:
             return self._chain_gradient(active, x, y)
         return torch.stack([self._row_gradients(row, x[row], y[row], self._into_g) for row in range(active)])
@@ -72,9 +72,9 @@ class Rows:
         which saves a third of a step where it does not fit into the cache. Last bits differ from those of `gradient`
         and a subtraction. The gradient's squares are added to ``squares``.
         """
-        if self._compiled is not None:
+        if self.compiled is not None:
             w, watched = self.W[:active], None if squares is None else squares[:active]
-            return self._compiled.gradient(w, x, y, w, -eta, onto=True, squares=watched)
+            return self.compiled.gradient(w, x, y, w, -eta, onto=True, squares=watched)
         if squares is not None:
             losses = self.gradient(active, x, y)
             self.W[:active].sub_(self.G[:active], alpha=eta)

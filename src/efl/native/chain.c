@@ -171,9 +171,10 @@ static void transposed_product(
     }
 }
 
-/* From scores (batch, classes) to the derivative of the mean loss by them, in place; the loss. */
-static float cross_entropy(ptrdiff_t batch, ptrdiff_t classes, float *scores, const int64_t *labels) {
-    const float share = 1.0f / (float)batch;
+/* From scores (batch, classes) to the derivative by them of share × the sum of losses, in place; that sum. */
+static float cross_entropy(
+    ptrdiff_t batch, ptrdiff_t classes, float share, float *scores, const int64_t *labels
+) {
     float loss = 0;
     for (ptrdiff_t b = 0; b < batch; b++, scores += classes) {
         float most = scores[0], sum = 0;
@@ -208,37 +209,64 @@ static void back_through(float *delta, const float *values, ptrdiff_t count, flo
         for (ptrdiff_t i = 0; i < count; i++) delta[i] = values[i] <= 0 ? slope * delta[i] : delta[i];
 }
 
+/* Squares of (batch, width) numbers, those of each sample times its weight, if samples have weights. */
+static void squares_of(
+    ptrdiff_t batch, ptrdiff_t width, const float *values, const float *weights, float *restrict out
+) {
+    for (ptrdiff_t b = 0; b < batch; b++)
+        for (ptrdiff_t i = b * width; i < (b + 1) * width; i++)
+            out[i] = values[i] * values[i] * (weights ? weights[b] : 1);
+}
+
+/* The gradient by a linear layer: delta, the derivative by its outputs, times its inputs. */
+static void layer_gradient(
+    Layer layer, ptrdiff_t batch, const float *inputs, const float *delta, Target target, float *room
+) {
+    product(layer.outputs, layer.inputs, batch, delta, 1, layer.outputs, inputs, within(target, layer.weight), room);
+    if (layer.bias < 0) return;
+    memset(room, 0, layer.outputs * sizeof(float));
+    for (ptrdiff_t b = 0; b < batch; b++)
+        for (ptrdiff_t o = 0; o < layer.outputs; o++) room[o] += delta[b * layer.outputs + o];
+    put_each(room, layer.outputs, within(target, layer.bias));
+}
+
+/* The gradient of a model's mean loss goes to the target; or, if samples have weights, the weighted sum of the squares
+ * of each sample's gradient, which are δ² times x². Returns the loss.
+ */
 static float one_model(
-    const Layer *layers, int64_t count, ptrdiff_t batch, const float *x, const int64_t *y, const float *w,
-    Target target, float *free
+    const Layer *layers, int64_t count, ptrdiff_t batch, const float *x, const int64_t *y, const float *weights,
+    const float *w, Target target, float *room
 ) {
     const float *passed[MOST_LAYERS] = {x};
     float *delta = NULL;
     for (int64_t l = 0; l < count; l++) {
         const Layer layer = layers[l];
         const float *bias = layer.bias < 0 ? NULL : w + layer.bias;
-        transposed_product(batch, layer.outputs, layer.inputs, passed[l], w + layer.weight, bias, free);
-        activate(free, batch * layer.outputs, layer.slope);
-        passed[l + 1] = delta = free;
-        free += batch * layer.outputs;
+        transposed_product(batch, layer.outputs, layer.inputs, passed[l], w + layer.weight, bias, room);
+        activate(room, batch * layer.outputs, layer.slope);
+        passed[l + 1] = delta = room;
+        room += batch * layer.outputs;
     }
-    const float loss = cross_entropy(batch, layers[count - 1].outputs, delta, y);
+    const float share = weights ? 1 : 1.0f / (float)batch;
+    const float loss = cross_entropy(batch, layers[count - 1].outputs, share, delta, y);
     for (int64_t l = count - 1; l >= 0; l--) {
         const Layer layer = layers[l];
-        const ptrdiff_t inputs = layer.inputs, outputs = layer.outputs;
-        float *before = free, *spare = free + batch * inputs;
-        if (l > 0) { /* before the weights change, which may be where the gradient goes */
-            product(batch, inputs, outputs, delta, outputs, 1, w + layer.weight, (Target){before, NULL, 1, 0}, spare);
-            back_through(before, passed[l], batch * inputs, layers[l - 1].slope);
+        float *before = room;
+        room += batch * layer.inputs;
+        if (l > 0) { /* now, for the gradient may change the weights */
+            const Target plain = {before, NULL, 1, 0};
+            product(batch, layer.inputs, layer.outputs, delta, layer.outputs, 1, w + layer.weight, plain, room);
+            back_through(before, passed[l], batch * layer.inputs, layers[l - 1].slope);
         }
-        product(outputs, inputs, batch, delta, 1, outputs, passed[l], within(target, layer.weight), spare);
-        if (layer.bias >= 0) {
-            memset(spare, 0, outputs * sizeof(float));
-            for (ptrdiff_t b = 0; b < batch; b++)
-                for (ptrdiff_t o = 0; o < outputs; o++) spare[o] += delta[b * outputs + o];
-            put_each(spare, outputs, within(target, layer.bias));
+        if (weights) {
+            float *squared = room, *inputs = squared + batch * layer.outputs;
+            squares_of(batch, layer.outputs, delta, weights, squared);
+            squares_of(batch, layer.inputs, passed[l], NULL, inputs);
+            layer_gradient(layer, batch, inputs, squared, target, inputs + batch * layer.inputs);
+        } else {
+            layer_gradient(layer, batch, passed[l], delta, target, room);
         }
-        delta = before, free = spare;
+        delta = before;
     }
     return loss;
 }
@@ -260,7 +288,21 @@ int32_t efl_chain_gradient(
     for (int64_t m = 0; m < models; m++) {
         const float *own = x + m * batch * layers[0].inputs;
         const Target target = {to + m * n, squares ? squares + m * n : NULL, factor, onto};
-        losses[m] = one_model(layers, count, batch, own, y + m * batch, w + m * n, target, scratch);
+        losses[m] = one_model(layers, count, batch, own, y + m * batch, NULL, w + m * n, target, scratch);
+    }
+    return 0;
+}
+
+/* The Fisher diagonals of some models: Σ_b weights[b] · (the gradient of sample b)². 1 if a label is not among the classes. */
+int32_t efl_chain_fisher(
+    const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, const float *x, const int64_t *y,
+    const float *weights, const float *w, float *to, float *scratch
+) {
+    if (!all_below(y, models * batch, layers[count - 1].outputs)) return 1;
+    for (int64_t m = 0; m < models; m++) {
+        const float *own = x + m * batch * layers[0].inputs;
+        const Target target = {to + m * n, NULL, 1, 0};
+        one_model(layers, count, batch, own, y + m * batch, weights + m * batch, w + m * n, target, scratch);
     }
     return 0;
 }
@@ -298,7 +340,8 @@ int32_t efl_chain_train(
             float *own = w + m * n, *watched = squares && step % every == 0 ? squares + m * n : NULL;
             efl_fetch(source, chosen + begin, batch, x);
             if (step + 1 < last) efl_call_for(source, chosen + begin + a_step, batch);
-            losses[m] += one_model(layers, count, batch, x, labels + begin, own, (Target){own, watched, -eta, 1}, room);
+            const Target target = {own, watched, -eta, 1};
+            losses[m] += one_model(layers, count, batch, x, labels + begin, NULL, own, target, room);
             pull_back(pull, own);
         }
     return 0;

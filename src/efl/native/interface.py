@@ -98,6 +98,8 @@ class Loops:
         self.exist.argtypes = [source, _Wholes, _COUNT]
         self.gradient = library.efl_chain_gradient
         self.gradient.argtypes = [*chain, _Floats, _Wholes, _Floats, _Floats, _REAL, _FLAG, *[_Floats] * 3]
+        self.fisher = library.efl_chain_fisher
+        self.fisher.argtypes = [*chain, _Floats, _Wholes, *[_Floats] * 4]
         self.train = library.efl_chain_train
         batches: list[_Argument] = [source, _Wholes, _Wholes, _Wholes, _COUNT, _COUNT]
         self.train.argtypes = [*chain, *batches, _Floats, _REAL, pull, _Floats, _COUNT, _Floats, _Floats]
