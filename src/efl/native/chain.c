@@ -13,7 +13,7 @@
 #if defined(__AVX512F__)
 #define LANES 16
 #define COLUMNS 4 /* vectors: 5 × 4 sums, 4 factors and a scalar, of 32 registers */
-#define PARTNERS 5
+#define PARTNERS 5 /* 5 × 5 sums, 5 factors and another */
 #elif defined(__AVX__)
 #define LANES 8
 #define COLUMNS 2 /* of 16 registers */
