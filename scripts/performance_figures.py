@@ -68,8 +68,9 @@ def draw_scale(points: Sequence[scale.Point], path: Path) -> None:
 def curve(axis: Axes, x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> None:
     """One line with its points; points that have names have no line, for they are different kinds of things."""
     axis.plot(x, y, "o" if names else "-o", color=OURS, markersize=4, lw=1.6)
-    for name, *where in zip(names, x, y, strict=False):
-        axis.annotate(name, where, (0, 6), textcoords="offset points", ha="center", fontsize=8)
+    for number, (name, *where) in enumerate(zip(names, x, y, strict=False)):
+        beside = (0, -13 if number % 2 else 6)  # neighbours' names do not meet
+        axis.annotate(name, where, beside, textcoords="offset points", ha="center", fontsize=8)
     axis.margins(x=0.15)
     axis.grid(alpha=0.25)
     tidy(axis, "top", "right")

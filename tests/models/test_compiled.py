@@ -158,6 +158,18 @@ def test_samples_are_fetched_as_pytorch_would(kind):
         fetched(work.samples, torch.tensor([50]), work.inputs)
 
 
+@pytest.mark.parametrize("kind", ["bytes", "colours", "floats"])
+def test_answers_are_those_of_the_module(kind):
+    work = Work(kind)
+    chosen = torch.randint(0, 50, (47,))
+    module = work.eager.module_at(work.w[0], work.eager.buffers)
+    expected = module(work.inputs(selected(work.samples, chosen))).argmax(1)
+    source = source_of(work.samples, work.inputs)
+    assert torch.equal(work.compiled.compiled.answers(work.w[0], source, chosen), expected)
+    with pytest.raises(IndexError):
+        work.compiled.compiled.answers(work.w[0], source, torch.tensor([50]))
+
+
 def test_what_does_not_exist_is_refused():
     work = Work("bytes")
     work.labels[3, 0, 0] = CLASSES

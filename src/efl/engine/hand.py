@@ -222,10 +222,14 @@ class ScoreOwn:
 
 def correct(hand: Hand, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
     """How right the answer to each sample is."""
+    model, pool = hand.workshop.model, hand.workshop.federation
+    if model.compiled is not None and (source := pool.source()) is not None:
+        chosen = torch.from_numpy(samples)
+        return (model.compiled.answers(w, source, chosen) == pool.labels_of(chosen)).double().numpy()
     pieces: list[NDArray[np.float64]] = []
     for start in range(0, len(samples), SAMPLES_AT_ONCE):
-        x, y = hand.workshop.federation.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
-        answers = hand.workshop.model.outputs(w, buffers, x).argmax(-1)
+        x, y = pool.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
+        answers = model.outputs(w, buffers, x).argmax(-1)
         pieces.append((answers == y).double().view(len(y), -1).mean(1).numpy())
     return np.concatenate(pieces)
 

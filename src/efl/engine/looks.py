@@ -8,7 +8,7 @@ from efl.config import TrainingSection
 from efl.federation import Federation
 from efl.rng import Purpose, stream
 
-SHARE = 0.1
+SHARE = 0.05  # of a run, for looks at the global model, and for looks at own models
 USUAL = 10  # rounds between two looks, where nothing speaks for more
 QUICKER = 4  # as many samples are answered in the time in which one is trained on
 

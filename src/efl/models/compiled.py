@@ -18,6 +18,7 @@ from efl.native.interface import NO_PULL, Layer, Pull, Source
 
 MOST_LAYERS = 63  # one less than in native/chain.c
 LANES = 16  # of a vector, at most
+ANSWERED_AT_ONCE = 20  # samples, which stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +89,17 @@ class CompiledChain:
         if self._loops.fisher(self._layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return to
+
+    def answers(self, w: Tensor, source: Source, chosen: Tensor) -> Tensor:
+        """The class that the model ``w`` (n,) takes each of the ``chosen`` samples (S,) for."""
+        self._check(1, w[None])
+        if source.channels * source.size != self.features:
+            raise ValueError(f"samples of {source.channels * source.size} values for {self.features}")
+        answers, chosen = torch.empty(len(chosen), dtype=torch.int64), chosen.contiguous()
+        given = (ctypes.byref(source), chosen, len(chosen), w, answers, self._room(ANSWERED_AT_ONCE))
+        if self._loops.answers(self._layers, len(self._layers), ANSWERED_AT_ONCE, *given):
+            raise IndexError("a sample does not exist")
+        return answers
 
     def train(
         self,

@@ -230,23 +230,31 @@ static void layer_gradient(
     put_each(room, layer.outputs, within(target, layer.bias));
 }
 
-/* The gradient of a model's mean loss goes to the target; or, if samples have weights, the weighted sum of the squares
- * of each sample's gradient, which are δ² times x². Returns the loss.
- */
-static float one_model(
-    const Layer *layers, int64_t count, ptrdiff_t batch, const float *x, const int64_t *y, const float *weights,
-    const float *w, Target target, float *room
+/* What goes into every layer, and last what comes out; returns the room that is left. */
+static float *forward(
+    const Layer *layers, int64_t count, ptrdiff_t batch, const float *w, float *passed[MOST_LAYERS], float *room
 ) {
-    const float *passed[MOST_LAYERS] = {x};
-    float *delta = NULL;
     for (int64_t l = 0; l < count; l++) {
         const Layer layer = layers[l];
         const float *bias = layer.bias < 0 ? NULL : w + layer.bias;
         transposed_product(batch, layer.outputs, layer.inputs, passed[l], w + layer.weight, bias, room);
         activate(room, batch * layer.outputs, layer.slope);
-        passed[l + 1] = delta = room;
+        passed[l + 1] = room;
         room += batch * layer.outputs;
     }
+    return room;
+}
+
+/* The gradient of a model's mean loss goes to the target; or, if samples have weights, the weighted sum of the squares
+ * of each sample's gradient, which are δ² times x². Returns the loss.
+ */
+static float one_model(
+    const Layer *layers, int64_t count, ptrdiff_t batch, float *x, const int64_t *y, const float *weights,
+    const float *w, Target target, float *room
+) {
+    float *passed[MOST_LAYERS] = {x};
+    room = forward(layers, count, batch, w, passed, room);
+    float *delta = passed[count];
     const float share = weights ? 1 : 1.0f / (float)batch;
     const float loss = cross_entropy(batch, layers[count - 1].outputs, share, delta, y);
     for (int64_t l = count - 1; l >= 0; l--) {
@@ -281,12 +289,12 @@ static int32_t all_below(const int64_t *labels, int64_t count, int64_t classes) 
  * there, their squares onto `squares`, if that is not NULL. 1 if a label is not among the classes.
  */
 int32_t efl_chain_gradient(
-    const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, const float *x, const int64_t *y,
+    const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, float *x, const int64_t *y,
     const float *w, float *to, float factor, int32_t onto, float *squares, float *losses, float *scratch
 ) {
     if (!all_below(y, models * batch, layers[count - 1].outputs)) return 1;
     for (int64_t m = 0; m < models; m++) {
-        const float *own = x + m * batch * layers[0].inputs;
+        float *own = x + m * batch * layers[0].inputs;
         const Target target = {to + m * n, squares ? squares + m * n : NULL, factor, onto};
         losses[m] = one_model(layers, count, batch, own, y + m * batch, NULL, w + m * n, target, scratch);
     }
@@ -295,12 +303,12 @@ int32_t efl_chain_gradient(
 
 /* The Fisher diagonals of some models: Σ_b weights[b] · (the gradient of sample b)². 1 if a label is not among the classes. */
 int32_t efl_chain_fisher(
-    const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, const float *x, const int64_t *y,
+    const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, float *x, const int64_t *y,
     const float *weights, const float *w, float *to, float *scratch
 ) {
     if (!all_below(y, models * batch, layers[count - 1].outputs)) return 1;
     for (int64_t m = 0; m < models; m++) {
-        const float *own = x + m * batch * layers[0].inputs;
+        float *own = x + m * batch * layers[0].inputs;
         const Target target = {to + m * n, NULL, 1, 0};
         one_model(layers, count, batch, own, y + m * batch, weights + m * batch, w + m * n, target, scratch);
     }
@@ -344,5 +352,27 @@ int32_t efl_chain_train(
             losses[m] += one_model(layers, count, batch, x, labels + begin, NULL, own, target, room);
             pull_back(pull, own);
         }
+    return 0;
+}
+
+/* The class with the highest score for each of the samples chosen, batch by batch. 1 if a sample does not exist. */
+int32_t efl_chain_answers(
+    const Layer *layers, int64_t count, int64_t batch, const Source *source, const int64_t *chosen, int64_t samples,
+    const float *w, int64_t *answers, float *scratch
+) {
+    const ptrdiff_t classes = layers[count - 1].outputs;
+    if (!efl_exist(source, chosen, samples)) return 1;
+    for (int64_t first = 0; first < samples; first += batch) {
+        const ptrdiff_t some = at_most(batch, samples - first);
+        float *passed[MOST_LAYERS] = {scratch};
+        efl_fetch(source, chosen + first, some, scratch);
+        forward(layers, count, some, w, passed, scratch + some * layers[0].inputs);
+        for (ptrdiff_t b = 0; b < some; b++) {
+            const float *scores = passed[count] + b * classes;
+            ptrdiff_t best = 0;
+            for (ptrdiff_t c = 1; c < classes; c++) best = scores[c] > scores[best] ? c : best;
+            answers[first + b] = best;
+        }
+    }
     return 0;
 }

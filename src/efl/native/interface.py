@@ -100,6 +100,8 @@ class Loops:
         self.gradient.argtypes = [*chain, _Floats, _Wholes, _Floats, _Floats, _REAL, _FLAG, *[_Floats] * 3]
         self.fisher = library.efl_chain_fisher
         self.fisher.argtypes = [*chain, _Floats, _Wholes, *[_Floats] * 4]
+        self.answers = library.efl_chain_answers
+        self.answers.argtypes = [_ADDRESS, _COUNT, _COUNT, source, _Wholes, _COUNT, _Floats, _Wholes, _Floats]
         self.train = library.efl_chain_train
         batches: list[_Argument] = [source, _Wholes, _Wholes, _Wholes, _COUNT, _COUNT]
         self.train.argtypes = [*chain, *batches, _Floats, _REAL, pull, _Floats, _COUNT, _Floats, _Floats]

@@ -110,4 +110,4 @@ def _spread(values: Sequence[float | None]) -> str:
     present = [100 * value for value in values if value is not None]
     if not present:
         return "–"
-    return f"{mean(present):.1f}" + (f" ± {stdev(present):.1f}" if len(present) > 1 else "")
+    return f"{mean(present):.1f}" + (f" ±{stdev(present):.1f}" if len(present) > 1 else "")
