@@ -200,6 +200,13 @@ def test_a_pull_of_another_kind_is_refused(pull):
         Work("floats").compiled_train(pull=pull)
 
 
+@pytest.mark.parametrize("places", [torch.tensor([0, 10**6]), torch.tensor([-1, 0]), None], ids=str)
+def test_a_pull_elsewhere_is_refused(places):
+    count = 10**6 if places is None else 2
+    with pytest.raises(IndexError, match="coordinates"):
+        Work("floats").compiled_train(pull=(places, torch.ones(count), torch.zeros(count)))
+
+
 def test_other_kinds_of_numbers_are_refused():
     work = Work("floats")
     rows = work.compiled.rows(work.compiled.w, 1, batched=True)

@@ -125,6 +125,8 @@ class CompiledChain:
             raise ValueError(f"{most} steps of {models} models; {some} and {len(steps)} were asked for")
         self._check(models, w, squares)
         pulled = NO_PULL if pull is None else Pull(*pull)
+        if pull is not None and not _within(pull[0], pulled.count, self.n):
+            raise IndexError(f"a pull at coordinates that are not among {self.n}")
         size = (len(self._layers), models, self.n, batch)
         given = (ctypes.byref(source), batches.chosen, batches.labels, steps, some.start, some.stop)
         rest = (w, eta, ctypes.byref(pulled), squares, every, losses, self._room(batch))
@@ -145,6 +147,13 @@ class CompiledChain:
     def _room(self, batch: int) -> Tensor:
         """Memory for a mini-batch, its activations, their derivatives, squares, and columns filled up to a vector."""
         return torch.empty((self._a_sample + self._squares) * batch + LANES * (self._widest + batch))
+
+
+def _within(places: Tensor | None, count: int, n: int) -> bool:
+    """Whether some places, or as many from the first on, are coordinates of a vector."""
+    if places is None or count == 0:
+        return count <= n
+    return 0 <= int(places.min()) and int(places.max()) < n
 
 
 def _linear(link: Link, layer: nn.Linear, starts: Mapping[str, int]) -> Layer:

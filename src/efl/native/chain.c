@@ -322,11 +322,13 @@ typedef struct {
     int64_t count;
 } Pull;
 
-static void pull_back(const Pull *pull, float *w) {
-    for (ptrdiff_t i = 0; i < pull->count; i++) {
-        const ptrdiff_t place = pull->places ? pull->places[i] : i;
-        w[place] = pull->keep[i] * w[place] + pull->shift[i];
-    }
+static void pull_back(const Pull *pull, float *restrict w) {
+    const float *keep = pull->keep, *shift = pull->shift;
+    if (pull->places)
+        for (ptrdiff_t i = 0; i < pull->count; i++)
+            w[pull->places[i]] = keep[i] * w[pull->places[i]] + shift[i];
+    else
+        for (ptrdiff_t i = 0; i < pull->count; i++) w[i] = keep[i] * w[i] + shift[i];
 }
 
 /* What one client after the other does: steps of SGD from `first` on, before `last`, and no more than `steps` says.
