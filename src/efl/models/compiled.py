@@ -153,7 +153,7 @@ def _within(places: Tensor | None, count: int, n: int) -> bool:
     """Whether some places, or as many from the first on, are coordinates of a vector."""
     if places is None or count == 0:
         return count <= n
-    return 0 <= int(places.min()) and int(places.max()) < n
+    return int(places.min()) >= 0 and int(places.max()) < n
 
 
 def _linear(link: Link, layer: nn.Linear, starts: Mapping[str, int]) -> Layer:
