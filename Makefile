@@ -21,7 +21,7 @@ lint: .venv/.installed-dev ## style and types
 	$(BIN)/ruff format --check src tests scripts bench
 	$(BIN)/mypy
 
-docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs/ablation-full (half an hour)
+docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs/ablation-full (a quarter of an hour)
 	$(BIN)/efl paper ablation --out runs/ablation-full
 	cp runs/ablation-full/figure.png docs/ablation.png
 	$(BIN)/efl compare --set fleet.stragglers=0.9 --seeds 3 --out runs/compare
