@@ -20,7 +20,7 @@ def cache(tmp_path, monkeypatch):
     """A cache of its own, and every process is new."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     forget()
-    yield tmp_path / "elastic-fl"
+    yield tmp_path / "efl" / "native"
     forget()
 
 

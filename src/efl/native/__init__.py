@@ -14,7 +14,6 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -110,14 +109,12 @@ def _compiler() -> list[str] | None:
 
 
 def _directory() -> Path:
-    """Where programs keep what they can make again."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given, "elastic-fl")
+    """Where programs keep what they can make again; nowhere, if the user has no home."""
     try:
-        home = Path.home()
-    except RuntimeError:  # nobody's
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
         return Path(os.devnull)
-    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "elastic-fl"
+    return cache / "efl" / "native"
 
 
 def _fingerprint() -> str:
