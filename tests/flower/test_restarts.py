@@ -1,5 +1,8 @@
 """A server that is stopped at some moment, and started again: over a grid without processes."""
 
+import threading
+from contextlib import ExitStack
+
 import pytest
 import torch
 
@@ -74,6 +77,15 @@ def test_a_second_server_on_the_same_directory_is_refused_and_does_no_harm(tmp_p
     assert run.execute().summary["model_sha256"] == on_one_machine()["model_sha256"]
     assert len(tried) == 2
     assert tried[0] == tried[1]  # it asked nobody
+
+
+def test_a_server_waits_for_its_predecessor_to_be_gone(tmp_path):
+    run, _, _ = served(tmp_path)
+    run.patience = 30.0
+    held = ExitStack()
+    held.enter_context(run.directory.in_use())
+    threading.Timer(0.5, held.close).start()
+    assert run.execute().summary["rounds"] == on_one_machine()["rounds"]
 
 
 def test_a_server_put_back_to_an_earlier_checkpoint_and_its_clients_have_the_same_model(tmp_path):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from efl.config import Experiment, parse, read_toml
 from efl.errors import UserError
 from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]
+LOOK_AGAIN = 0.2  # seconds, while another process has the run
 
 
 class RunDirectory:
@@ -59,21 +61,18 @@ class RunDirectory:
         return directory
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Within, the run is ours; `UserError` if another process is at work on it.
+    def in_use(self, patience: float = 0.0) -> Iterator[None]:
+        """Within, the run is ours; `UserError` if another process works on it, and does so for ``patience`` seconds.
 
         The system lets go of the lock when the process ends, however it ends. Not all network drives have locks; there
         nobody is held up.
         """
         with open(self.config, "rb+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(
-                    f"{self.path}: another process is at work on this run; let it finish, or stop it"
-                ) from None
-            except OSError:
-                pass
+            end = time.monotonic() + patience
+            while not _locked(file):
+                if time.monotonic() >= end:
+                    raise UserError(f"{self.path}: another process is at work on this run; let it finish, or stop it")
+                time.sleep(LOOK_AGAIN)
             yield
 
     def experiment(self) -> Experiment:
@@ -134,3 +133,14 @@ class MetricsFile:
     def close(self) -> None:
         """No more rounds."""
         self._file.close()
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Whether the file is ours now, or there are no locks here."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True

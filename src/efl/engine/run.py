@@ -59,12 +59,13 @@ class Result:
 
 @dataclass(eq=False)
 class Run:
-    """One experiment, played to its end."""
+    """One experiment, played to its end; ``patience`` is for another process on its way out of the directory."""
 
     setup: Setup
     directory: RunDirectory | None = None
     observers: Sequence[Observer] = ()
     history: list[Record] = field(default_factory=list)
+    patience: float = 0.0
 
     def __post_init__(self) -> None:
         self.coordinator, self.host = self.setup.assemble(self.directory.state if self.directory else None)
@@ -80,7 +81,7 @@ class Run:
             stack.enter_context(closing(self.host))
             self.host.start()  # workers that outlive this process by a moment must not keep its directory locked
             if self.directory is not None:
-                stack.enter_context(self.directory.in_use())
+                stack.enter_context(self.directory.in_use(self.patience))
             self._resume()
             for observer in self.observers:
                 observer.start(self.setup, self.history)

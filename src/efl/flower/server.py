@@ -34,6 +34,7 @@ from efl.wire import NO_MODEL
 
 MakeModel = Callable[[Experiment], nn.Module]
 Log = Callable[[str], None]
+PREDECESSOR = 60.0  # seconds in which a server whose SuperLink died has noticed it and is gone
 
 
 def server_app(make_model: MakeModel, observers: Callable[[], Sequence[Observer]] = lambda: ()) -> ServerApp:
@@ -58,7 +59,8 @@ def serve(
     experiment = experiment_of(run_config)
     say = log or _printed
     setup, directory = prepare_server(grid, experiment, make_model, say)
-    result = Run(setup, directory, [Lines(say), *observers, *trackers(experiment.track, directory.path)]).execute()
+    told = [Lines(say), *observers, *trackers(experiment.track, directory.path)]
+    result = Run(setup, directory, told, patience=PREDECESSOR).execute()
     say(f"finished: {result.summary['rounds']} rounds, model_sha256 {result.summary['model_sha256']}")
     return result
 
