@@ -6,19 +6,30 @@ from pathlib import Path
 import efl
 
 ROOT = Path(efl.__file__).parent
-ANYONE = {"errors", "native", "processes", "rng", "storage", "validation"}
+ANYONE = {"errors", "processes", "rng", "storage", "validation"}
 MAY_IMPORT = {
     "native": set(),
     "wire": set(),
-    "federation": set(),
-    "models": set(),
+    "federation": {"native"},
+    "models": {"native"},
     "fleet": {"theory"},
     "theory": set(),
     "algorithms.parts": {"wire", "theory"},
     "algorithms": {"wire", "models", "algorithms.parts"},
-    "engine": {"wire", "federation", "models", "fleet", "algorithms", "algorithms.parts", "config"},
+    "engine": {"wire", "federation", "models", "native", "fleet", "algorithms", "algorithms.parts", "config"},
     "track": {"config", "engine"},
-    "bench": {"deploy", "engine", "algorithms", "algorithms.parts", "config", "federation", "fleet", "models", "wire"},
+    "bench": {
+        "deploy",
+        "engine",
+        "algorithms",
+        "algorithms.parts",
+        "config",
+        "federation",
+        "fleet",
+        "models",
+        "native",
+        "wire",
+    },
     "paper": {"algorithms", "comparison", "config", "engine", "theory", "track"},
     "flower": {"wire", "federation", "models", "fleet", "algorithms", "config", "engine", "track"},
     "deploy": {"config", "engine"},

@@ -19,6 +19,11 @@ if TYPE_CHECKING:  # the command answers `--help` without loading PyTorch
 PART = ".part"  # how the names of files end that are being written
 
 
+def cache_path() -> str:
+    """The user's folder for what can be made again; ``~`` is not spelt out, for not every user has a home."""
+    return f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/efl"
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A name to write to; what is there at the end of the block becomes ``path``, at once and for good.

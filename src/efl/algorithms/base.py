@@ -192,10 +192,7 @@ class LocalWork:
         a_step = self.W.numel() * self.settings.batch_size
         at_once = max(1, UNINTERRUPTED // a_step) if self.time_left is unhurried else 1
         steps, most = torch.from_numpy(self.steps), int(self.steps[0])
-        for first in range(0, most, at_once):
-            if first > 0 and not self.time_left():
-                self.steps = np.minimum(self.steps, first)
-                return
+        for first, _ in self._at_work(at_once):
             self.model.compiled.train(
                 batches,
                 self.W,
@@ -216,14 +213,14 @@ class LocalWork:
         self.W, self.start, self.losses = (tensor.to(device) for tensor in (self.W, self.start, self.losses))
         self.state = {name: rows.to(device) for name, rows in self.state.items()}
 
-    def _at_work(self) -> Iterator[tuple[int, int]]:
-        """Every step, and how many rows take it, until time is up."""
+    def _at_work(self, every: int = 1) -> Iterator[tuple[int, int]]:
+        """Every step, or ``every`` so many, and how many rows take it, until time is up."""
         at_work: list[int] = np.count_nonzero(self.steps > np.arange(self.steps[0])[:, None], axis=1).tolist()
-        for step, active in enumerate(at_work):
+        for step in range(0, len(at_work), every):
             if step > 0 and not self.time_left():
                 self.steps = np.minimum(self.steps, step)
                 return
-            yield step, active
+            yield step, at_work[step]
 
 
 class Algorithm(Protocol):

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from efl.errors import UserError
-from efl.storage import checksum, read_tensors, whole_file
+from efl.storage import cache_path, checksum, read_tensors, whole_file
 
 FORMAT = "1"
 Tensors = dict[str, Tensor]
@@ -46,7 +46,7 @@ def data_directory(chosen: str | os.PathLike[str] | None = None) -> Path:
     """The one chosen, or that of the environment variable EFL_DATA, or the user's cache."""
     if chosen or (chosen := os.environ.get("EFL_DATA")):
         return expanded(chosen)
-    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "efl"
+    return expanded(cache_path())
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

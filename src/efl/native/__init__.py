@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from efl.native.interface import Loops
+from efl.storage import cache_path, write_atomically
 
 log = logging.getLogger("efl")
 
@@ -77,27 +78,21 @@ def _compile(compiler: list[str], made: Path) -> None:
 
 
 def _keep(made: Path, path: Path) -> None:
-    """Put it where it is looked for, with its digest at the end; others may be doing the same."""
+    """Put it where it is looked for, with its digest at the end."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     code = made.read_bytes()
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
-    try:
-        with open(handle, "wb") as file:
-            file.write(code + hashlib.sha256(code).digest())
-        os.replace(part, path)
-    except OSError:
-        os.unlink(part)
-        raise
+    write_atomically(path, code + hashlib.sha256(code).digest())
 
 
 def _trusted(path: Path) -> bool:
-    """Whether it is there as this user kept it; a damaged library would take the process with it."""
+    """Whether it is there as this user kept it, where nobody else writes; a damaged one would take the process along."""
     try:
-        kept, status = path.read_bytes(), path.stat()
+        kept, file, folder = path.read_bytes(), path.stat(), path.parent.stat()
     except OSError:
         return False
-    ours = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
-    return ours and len(kept) > DIGEST and hashlib.sha256(kept[:-DIGEST]).digest() == kept[-DIGEST:]
+    if hasattr(os, "getuid") and not (file.st_uid == folder.st_uid == os.getuid() and not folder.st_mode & 0o022):
+        return False
+    return len(kept) > DIGEST and hashlib.sha256(kept[:-DIGEST]).digest() == kept[-DIGEST:]
 
 
 def _compiler() -> list[str] | None:
@@ -109,12 +104,11 @@ def _compiler() -> list[str] | None:
 
 
 def _directory() -> Path:
-    """Where programs keep what they can make again; nowhere, if the user has no home."""
+    """Where compiled code is kept: nowhere, if the user has no home."""
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        return Path(cache_path(), "native").expanduser()
     except RuntimeError:
         return Path(os.devnull)
-    return cache / "efl" / "native"
 
 
 def _fingerprint() -> str:

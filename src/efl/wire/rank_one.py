@@ -76,9 +76,10 @@ class RankOne:
     def steps(self, positions: Whole) -> Whole:
         """The guessed logarithm at increasing positions."""
         found = np.empty(len(positions), np.int64)
-        bounds = np.searchsorted(positions, np.append(self.layout.starts, self.layout.n)).tolist()
+        counts = self.layout.counts(positions)
+        stops = np.cumsum(counts)
         for block, (rows, columns), first, last in zip(
-            self.layout.blocks, self._sides(), bounds, bounds[1:], strict=False
+            self.layout.blocks, self._sides(), stops - counts, stops, strict=True
         ):
             offset = positions[first:last] - block.start
             row = offset // block.columns
