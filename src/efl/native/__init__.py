@@ -85,7 +85,7 @@ def _keep(made: Path, path: Path) -> None:
 
 
 def _trusted(path: Path) -> bool:
-    """Whether it is there as this user kept it, where nobody else writes; a damaged one would take the process along."""
+    """Whether it is there as this user kept it, and nobody else can write there; a damaged one would end the process."""
     try:
         kept, file, folder = path.read_bytes(), path.stat(), path.parent.stat()
     except OSError:
