@@ -85,7 +85,7 @@ def _keep(made: Path, path: Path) -> None:
 
 
 def _trusted(path: Path) -> bool:
-    """Whether it is there as this user kept it, and nobody else can write there; a damaged one would end the process."""
+    """Whether it is there as this user kept it, and only the user can write there; a damaged one ends the process."""
     try:
         kept, file, folder = path.read_bytes(), path.stat(), path.parent.stat()
     except OSError:
