@@ -21,9 +21,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from efl.comparison import Job, play, prepare_directory
 from efl.config import parse
-from efl.engine.files import Record, RunDirectory
+from efl.runs.comparison import Job, play, prepare_directory
+from efl.runs.directory import Record, RunDirectory
 from efl.track.figures import COLOURS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -2,7 +2,7 @@
 
 from efl import EFL
 from efl.config import parse
-from efl.engine.setup import prepare
+from efl.runs.setup import prepare
 
 
 def assemble(federation, algorithm=None, fleet=None, **training):

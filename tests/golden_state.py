@@ -7,8 +7,8 @@ from safetensors.torch import load_file
 
 from efl.algorithms import every_name as all_names
 from efl.config import parse
-from efl.engine.run import Run
-from efl.engine.setup import prepare
+from efl.runs.loop import Run
+from efl.runs.setup import prepare
 
 __all__ = ["all_names", "grid_run", "local_run"]
 
@@ -33,10 +33,8 @@ def grid_run(config, where):
     """The same over the stand-in for Flower's grid."""
     run, _, _ = served(where, config)
     summary = run.execute().summary
-    state = []
-    for path in sorted(where.glob("clients/*/client-*.safetensors")):
-        state.append([tensor for name, tensor in load_file(path).items() if name.startswith("rows.")])
-    return summary, digest(state)
+    files = [load_file(path) for path in sorted(where.glob("clients/*/client-*.safetensors"))]
+    return summary, digest([[file[name] for name in file if name.startswith("rows.")] for file in files])
 
 
 def digest(state):

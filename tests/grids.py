@@ -9,12 +9,12 @@ from flwr.supercore.task_identity import TaskIdentity
 import efl
 from efl import load
 from efl.config import parse
-from efl.engine.run import Run
 from efl.flower import client_app
+from efl.flower.config import experiment_of
 from efl.flower.server import prepare_server
-from efl.flower.settings import experiment_of
 from efl.models import Task, build
 from efl.rng import Purpose, torch_seed
+from efl.runs.loop import Run
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from efl.comparison import plan
 from efl.config import load_experiment, parse
 from efl.errors import UserError
+from efl.runs.comparison import plan
 
 
 def planned(algorithms, experiment, tmp_path):

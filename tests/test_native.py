@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from efl import EFL, Federation, Fleet, native
+from efl import EFL, Federation, Fleet
 from efl.config import parse
-from efl.engine import setup as engine_setup
-from efl.engine.run import Run
-from efl.engine.setup import prepare
-from efl.models.compiled import CompiledChain
-from efl.native import NotCompiledError, loaded, loops
+from efl.native import NotCompiledError, build, loaded, loops
+from efl.runs import setup as engine_setup
+from efl.runs.loop import Run
+from efl.runs.setup import prepare
+from efl.training.backends.native import CompiledChain
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def forget():
-    native._attempt.cache_clear()
+    build._attempt.cache_clear()
     engine_setup._say_not_compiled.cache_clear()
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 import efl
 from efl.config import parse
-from efl.engine.processor import processors, quick_arithmetic
-from efl.engine.setup import prepare
+from efl.processes import processors, quick_arithmetic
+from efl.runs.setup import prepare
 
 
 def main() -> None:

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
         create,
     )
     from efl.api import resume, run, train
-    from efl.comparison import compare
     from efl.config import Experiment, load_experiment
     from efl.errors import UserError
     from efl.federation import Federation, load
     from efl.fleet import Fleet
+    from efl.runs.comparison import compare
 
 # Imported when first used: the command answers `--help` without loading PyTorch.
 _WHERE = {
@@ -59,7 +59,7 @@ _WHERE = {
     "SignSGD": "efl.algorithms",
     "UserError": "efl.errors",
     "VRLSGD": "efl.algorithms",
-    "compare": "efl.comparison",
+    "compare": "efl.runs.comparison",
     "create": "efl.algorithms",
     "load": "efl.federation",
     "load_experiment": "efl.config",

@@ -11,13 +11,13 @@ from torch import nn
 
 from efl.algorithms import Algorithm
 from efl.config import CUSTOM, Experiment, parse
-from efl.engine.files import RunDirectory
-from efl.engine.ranks import LEADER, rank
-from efl.engine.run import Observer, Result, Run
-from efl.engine.setup import Setup, prepare
 from efl.federation import Federation
 from efl.fleet import Fleet
+from efl.runs.directory import RunDirectory
+from efl.runs.loop import Observer, Result, Run
+from efl.runs.setup import Setup, prepare
 from efl.track.trackers import trackers
+from efl.transport.torchrun import LEADER, rank
 
 
 def train(

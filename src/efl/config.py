@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from efl.errors import UserError
-from efl.validation import NonNegative, Positive, Probability, one_line, unknown_key
+from efl.settings import NonNegative, Positive, Probability, one_line, unknown_key
 
 Count = Annotated[int, Field(ge=1)]
 CUSTOM = "custom"

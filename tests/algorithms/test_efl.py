@@ -11,14 +11,14 @@ from torch import nn
 from efl import EFL, FedAvg, Federation, FedProx, Fleet, UserError, train
 from efl.algorithms import create
 from efl.algorithms.base import Contribution, RoundSettings, ServerState
-from efl.algorithms.parts.averaging import averaged_increment
-from efl.algorithms.parts.elastic import ElasticField, ElasticStep, completion_scale
+from efl.algorithms.components.elastic import ElasticField, ElasticStep, completion_scale
+from efl.algorithms.components.reduction import averaged_increment
 from efl.config import parse
-from efl.engine.roster import Roster
-from efl.engine.setup import prepare
-from efl.engine.work import batch_indices
 from efl.models import Task, build
 from efl.rng import Purpose, stream, torch_seed
+from efl.runs.setup import prepare
+from efl.server.client_table import Roster
+from efl.training.batches import batch_indices
 from efl.wire import Dense, Field, Layout, Message, decode
 
 COMPLETE = Fleet(stragglers=0.0, inactive=0.0)

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from efl.algorithms.parts.averaging import averaged_increment, averaged_model
-from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, completion_scale
-from efl.algorithms.parts.ternary import LONG, largest, sparsify_ternary, subtract
+from efl.algorithms.components.elastic import ElasticField, ElasticStep, RunningFisher, completion_scale
+from efl.algorithms.components.reduction import averaged_increment, averaged_model
+from efl.algorithms.compression.ternary import LONG, largest, sparsify_ternary, subtract
 from efl.wire import Dense, Layout
 
 

@@ -20,10 +20,10 @@ from efl.deploy.certificates import make_certificates, make_node_key
 from efl.deploy.demo import prepare_app, run_demo
 from efl.deploy.network import LocalNetwork, free_port
 from efl.deploy.template import write_app
-from efl.engine.registry import Node, Registry
 from efl.errors import UserError, WireError
 from efl.federation import load
-from efl.flower.settings import experiment_of, fleet_of
+from efl.flower.config import experiment_of, fleet_of
+from efl.server.registry import Node, Registry
 
 
 def config_of(folder):

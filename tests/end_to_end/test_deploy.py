@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from efl.deploy.certificates import make_node_key
 from efl.deploy.demo import prepare_app
 from efl.deploy.network import LocalNetwork
-from efl.engine.checkpoint import read_file
+from efl.runs.checkpoint import read_file
 
 ROUNDS = 7
 SETTINGS = {

@@ -12,7 +12,7 @@ import pytest
 
 from efl import EFL, Experiment, FedAvg, Fleet, UserError, load_experiment, resume, run, train
 from efl.config import parse
-from efl.engine.setup import prepare
+from efl.runs.setup import prepare
 
 TRAINING = {"rounds": 40, "cohort": 6, "local_steps": 4, "evaluate_every": 10, "evaluate_own_every": "never"}
 

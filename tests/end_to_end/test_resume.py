@@ -12,8 +12,8 @@ import pytest
 from stopping import StopAt
 
 from efl import UserError, load, resume, train
-from efl.engine.checkpoint import list_checkpoints
-from efl.engine.files import RunDirectory
+from efl.runs.checkpoint import list_checkpoints
+from efl.runs.directory import RunDirectory
 
 SETTINGS = {"rounds": 60, "cohort": 5, "local_steps": 5, "evaluate_every": 20}
 

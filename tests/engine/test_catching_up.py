@@ -5,9 +5,9 @@ import torch
 from assembled import assemble
 
 from efl import EFL, FedAvg, Fleet, train
+from efl.client.host import ClientHost
 from efl.config import parse
-from efl.engine.client import ClientHost
-from efl.engine.setup import prepare
+from efl.runs.setup import prepare
 from efl.wire import Message
 
 
@@ -44,7 +44,7 @@ def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits)
 @pytest.fixture
 def coded_as_if_large(monkeypatch):
     """Small models coded in every way that large ones are: outlines, classes, merged broadcasts."""
-    monkeypatch.setattr("efl.algorithms.parts.fields.OUTLINE_FROM", 1)
+    monkeypatch.setattr("efl.algorithms.components.fields.OUTLINE_FROM", 1)
     monkeypatch.setattr("efl.wire.context.WORTH_SORTING", 1)
     monkeypatch.setattr("efl.wire.catchup.WORTH_CODING_ANEW", 1)
 

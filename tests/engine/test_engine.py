@@ -5,16 +5,16 @@ from assembled import assemble
 from torch import nn
 
 from efl import EFL, FedAvg, Federation, Fleet, UserError, resume, train
+from efl.client.host import ClientHost
 from efl.config import parse
-from efl.engine.client import ClientHost
-from efl.engine.coordinator import Coordinator
-from efl.engine.evaluate import worst_decile
-from efl.engine.looks import global_spacing, looked_at, own_spacing
-from efl.engine.roster import Roster
-from efl.engine.setup import prepare
-from efl.engine.work import Workshop, auto_rows, batch_indices, fisher_samples
 from efl.errors import DivergedError
 from efl.models import FlatModel, Task, build
+from efl.runs.evaluation import worst_decile
+from efl.runs.evaluation_schedule import global_spacing, looked_at, own_spacing
+from efl.runs.setup import prepare
+from efl.server.client_table import Roster
+from efl.server.coordinator import Coordinator
+from efl.training.batches import Workshop, auto_rows, batch_indices, fisher_samples
 from efl.wire import Message
 
 

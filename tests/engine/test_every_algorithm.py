@@ -5,11 +5,11 @@ from stopping import StopAt
 
 from efl import Fleet, compare
 from efl.algorithms import create, every_name
-from efl.comparison import named
 from efl.config import parse
-from efl.engine.files import RunDirectory
-from efl.engine.run import Run
-from efl.engine.setup import prepare
+from efl.runs.comparison import named
+from efl.runs.directory import RunDirectory
+from efl.runs.loop import Run
+from efl.runs.setup import prepare
 from efl.track.tables import comparison_rows
 
 FLEET = Fleet(stragglers=0.3, inactive=0.1, lost=0.2)

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from efl import EFL, FedAvg, Fleet, UserError
+from efl.client.executors import Workers
+from efl.client.state_store import LastUpload, RowsFile, Seat, StateStore
 from efl.config import parse
-from efl.engine.crew import Workers
-from efl.engine.run import Run
-from efl.engine.setup import prepare
-from efl.engine.state import LastUpload, RowsFile, Seat, StateStore
+from efl.runs.loop import Run
+from efl.runs.setup import prepare
 
 FLEET = Fleet(stragglers=0.5, inactive=0.1, lost=0.1)
 
@@ -80,7 +80,7 @@ def test_an_error_in_a_worker_is_the_users_to_see(digits):
 
 
 def test_a_job_that_always_kills_its_worker_ends_the_run(digits, monkeypatch):
-    monkeypatch.setattr("efl.engine.crew.MOST_DEATHS", 3)
+    monkeypatch.setattr("efl.client.executors.MOST_DEATHS", 3)
     run = run_of(digits, 2)
     object.__setattr__(run.host.algorithm, "local_update", lambda work: os._exit(9))
     with pytest.raises(UserError, match="worker processes died"):

@@ -11,11 +11,11 @@ from flwr.app import Error, Message
 from grids import CONFIG, FakeGrid, load_data, make_model, on_one_machine, served, spoiled
 
 from efl import EFL
-from efl.engine.checkpoint import read_file
-from efl.engine.memory import Memory, digest
+from efl.client.state_file import Memory, digest
 from efl.errors import UserError, WireError
 from efl.flower.client import Site
-from efl.flower.settings import experiment_of, fleet_of
+from efl.flower.config import experiment_of, fleet_of
+from efl.runs.checkpoint import read_file
 from efl.wire import Dense, encode
 from efl.wire import Message as Wire
 

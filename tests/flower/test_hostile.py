@@ -11,9 +11,9 @@ pytest.importorskip("flwr")
 from grids import served, spoiled
 
 from efl.algorithms import every_name
-from efl.engine.guard import Guard
 from efl.errors import WireError
 from efl.flower.server import Lines
+from efl.server.limits import Guard
 from efl.wire import Dense, Field, Signs, encode
 from efl.wire import Message as Wire
 

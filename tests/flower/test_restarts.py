@@ -11,11 +11,11 @@ pytest.importorskip("flwr")
 from grids import CONFIG, FakeGrid, on_one_machine, served
 from stopping import StopAt
 
-from efl.engine.checkpoint import read_file
-from efl.engine.files import RunDirectory
-from efl.engine.registry import Node, Registry
 from efl.errors import UserError
-from efl.flower.settings import experiment_of
+from efl.flower.config import experiment_of
+from efl.runs.checkpoint import read_file
+from efl.runs.directory import RunDirectory
+from efl.server.registry import Node, Registry
 
 
 def stops_in(run, round_):

@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 from efl.models import FlatModel
-from efl.models.chain import ACTIVATIONS
-from efl.models.rows import sample_losses
+from efl.training.backends.chain import ACTIVATIONS
+from efl.training.backends.rows import sample_losses
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda kind: kind.__name__)

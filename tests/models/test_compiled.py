@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from efl.federation.inputs import Pixels, fetched, inputs_for, selected, source_of
+from efl.federation.preprocessing import Pixels, fetched, inputs_for, selected, source_of
 from efl.models import Batches, FlatModel
-from efl.models.fisher import exact_fisher
 from efl.native import NotCompiledError, loops
+from efl.training.fisher import exact_fisher
 
 try:
     loops()

@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from efl.models import FlatModel, Task, build
-from efl.models.fisher import exact_fisher
 from efl.models.layout import flatten
-from efl.models.rows import sample_losses
+from efl.training.backends.rows import sample_losses
+from efl.training.fisher import exact_fisher
 
 
 def by_hand(model, w, x, y, weights):

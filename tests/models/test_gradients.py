@@ -4,7 +4,7 @@ from torch import nn
 
 from efl.models import FlatModel
 from efl.models.layout import flatten
-from efl.models.rows import sample_losses
+from efl.training.backends.rows import sample_losses
 
 
 class Twice(nn.Module):

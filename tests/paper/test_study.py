@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from efl import Federation, UserError, load
-from efl.comparison import run_jobs
 from efl.config import parse
-from efl.engine.setup import prepare
 from efl.paper.data import DATA, setting
 from efl.paper.figures import FIGURES, write
 from efl.paper.study import Candidate, Method, Results, Setting, Study, run
 from efl.paper.table3 import METHODS
 from efl.paper.table3 import study as table3
 from efl.paper.table3 import write as write_table3
+from efl.runs.comparison import run_jobs
+from efl.runs.setup import prepare
 
 TINY = {
     "federation": {"dataset": "synthetic:1,1", "clients": 4, "partition": "natural"},

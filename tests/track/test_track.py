@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from efl import train
-from efl.engine.files import RunDirectory
 from efl.errors import UserError
+from efl.runs.directory import RunDirectory
 from efl.track.figures import byte_stacks, curve_panels, participation
 from efl.track.progress import LiveProgress, PlainProgress, progress_displays
 from efl.track.report import write_comparison, write_report

@@ -4,14 +4,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from efl.algorithms.parts.quantise import quantise
+from efl.algorithms.compression.quantise import quantise
 from efl.bench.fuzz import fuzz
 from efl.errors import WireError
 from efl.wire import Context, Dense, Field, Layout, Quantised, RankOne, Signs, Ternary, decode, encode
 from efl.wire.merged import pack_merged, unpack_merged
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.reader import CHECKSUM, Reader, sealed
-from efl.wire.signs import pack_signs, unpack_signs
+from efl.wire.sign_coding import pack_signs, unpack_signs
 
 CNN = Layout(((16, 1, 3, 3), (16,), (32, 16, 3, 3), (32,), (64, 800), (64,), (10, 64), (10,)))
 

@@ -18,7 +18,7 @@ from efl.algorithms.signsgd import SignSGD
 from efl.algorithms.stc import STC
 from efl.algorithms.vrlsgd import VRLSGD
 from efl.errors import UserError
-from efl.validation import Settings, make
+from efl.settings import Settings, make
 
 __all__ = [
     "ALGORITHMS",

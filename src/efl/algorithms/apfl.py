@@ -14,7 +14,7 @@ from torch import Tensor
 
 from efl.algorithms.base import LocalWork, Parts
 from efl.algorithms.fedavg import FedAvg
-from efl.validation import Probability
+from efl.settings import Probability
 
 
 @dataclass(frozen=True)

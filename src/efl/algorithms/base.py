@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.algorithms.parts.elastic import Pull, RunningFisher
+from efl.algorithms.components.elastic import Pull, RunningFisher
 from efl.models import Batches, FlatModel, Rows
 from efl.wire import Layout, Payload
 

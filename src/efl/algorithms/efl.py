@@ -18,14 +18,14 @@ from pydantic import Field as Constraint
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
-from efl.algorithms.parts.averaging import averaged_increment, averaged_model
-from efl.algorithms.parts.elastic import ElasticField, ElasticStep, RunningFisher, StepKind, completion_scale
-from efl.algorithms.parts.fields import full_fields, received, short_fields, summed
-from efl.algorithms.parts.ternary import put_back, sparsify_ternary, subtract
-from efl.algorithms.parts.weights import inverse_probability, self_normalised
+from efl.algorithms.components.elastic import ElasticField, ElasticStep, RunningFisher, StepKind, completion_scale
+from efl.algorithms.components.fields import full_fields, received, short_fields, summed
+from efl.algorithms.components.reduction import averaged_increment, averaged_model
+from efl.algorithms.components.weights import inverse_probability, self_normalised
+from efl.algorithms.compression.ternary import put_back, sparsify_ternary, subtract
 from efl.errors import UserError
-from efl.models.fisher import exact_fisher
-from efl.validation import AtLeastOne, Density, NonNegative, Settings
+from efl.settings import AtLeastOne, Density, NonNegative, Settings
+from efl.training.fisher import exact_fisher
 from efl.wire import Dense, Field, Payload, Ternary
 
 PAPER: Mapping[str, Any] = {

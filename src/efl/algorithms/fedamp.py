@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
+from efl.algorithms.components.reduction import vector
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.averaging import vector
-from efl.validation import NonNegative, Positive
+from efl.settings import NonNegative, Positive
 from efl.wire import Payload
 
 

@@ -11,9 +11,9 @@ from typing import Literal
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
-from efl.algorithms.parts.averaging import averaged_model
-from efl.algorithms.parts.weights import by_samples
-from efl.validation import Settings
+from efl.algorithms.components.reduction import averaged_model
+from efl.algorithms.components.weights import by_samples
+from efl.settings import Settings
 from efl.wire import Dense, Payload
 
 

@@ -17,10 +17,10 @@ from pydantic import Field as Constraint
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
+from efl.algorithms.components.fields import full_fields, received, summed
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.fields import full_fields, received, summed
-from efl.models.fisher import exact_fisher
-from efl.validation import NonNegative
+from efl.settings import NonNegative
+from efl.training.fisher import exact_fisher
 from efl.wire import Dense, Field, Payload
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, UploadTypes
-from efl.algorithms.parts.quantise import quantise
+from efl.algorithms.compression.quantise import quantise
 from efl.algorithms.vrlsgd import VRLSGD
-from efl.validation import Positive
+from efl.settings import Positive
 from efl.wire import Dense, Quantised
 
 COMPRESSED: Mapping[str, Any] = {"compression": "byte"}

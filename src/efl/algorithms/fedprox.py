@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 
 from efl.algorithms.base import LocalWork, Parts
+from efl.algorithms.components.elastic import Pull
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.elastic import Pull
-from efl.validation import NonNegative
+from efl.settings import NonNegative
 
 
 @dataclass(frozen=True)

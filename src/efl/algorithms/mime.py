@@ -20,8 +20,8 @@ from pydantic import Field as Constraint
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
+from efl.algorithms.components.reduction import vector, weighted_sum
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.averaging import vector, weighted_sum
 from efl.wire import Dense, Payload
 
 LITE: Mapping[str, Any] = {"correction": False}

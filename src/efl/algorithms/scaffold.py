@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
+from efl.algorithms.components.reduction import vector, weighted_sum
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.averaging import vector, weighted_sum
-from efl.validation import Positive
+from efl.settings import Positive
 from efl.wire import Dense, Payload
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
+from efl.algorithms.components.reduction import averaged_increment
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.averaging import averaged_increment
-from efl.validation import Positive
+from efl.settings import Positive
 from efl.wire import Payload, Signs
 
 

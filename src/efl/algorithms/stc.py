@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
+from efl.algorithms.components.reduction import averaged_increment
+from efl.algorithms.compression.ternary import put_back, sparsify_ternary, subtract
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.averaging import averaged_increment
-from efl.algorithms.parts.ternary import put_back, sparsify_ternary, subtract
-from efl.validation import Density
+from efl.settings import Density
 from efl.wire import Dense, Payload, Ternary
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState
+from efl.algorithms.components.reduction import vector
 from efl.algorithms.fedavg import FedAvg
-from efl.algorithms.parts.averaging import vector
 from efl.wire import Payload
 
 LAST = "last"  # the server's note of the round in which each client was last heard

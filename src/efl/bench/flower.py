@@ -52,7 +52,7 @@ TIMED = """
 
 import time
 
-from efl.engine.client import ClientHost
+from efl.client.host import ClientHost
 from efl.flower.client import Site
 from federated import task
 

@@ -12,13 +12,13 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from efl.bench.setting import coordinator_of, quickest
+from efl.bench.fixtures import coordinator_of, quickest
 from efl.bench.speed import images
-from efl.engine.processor import quick_arithmetic
 from efl.federation import Federation, load
 from efl.models import FlatModel, Task, build
-from efl.models.fisher import exact_fisher
 from efl.native import NotCompiledError
+from efl.processes import quick_arithmetic
+from efl.training.fisher import exact_fisher
 
 WARM_UP = 5
 REFERENCE = "fedavg"

@@ -15,9 +15,9 @@ from statistics import median
 import numpy as np
 import torch
 
-from efl.bench.setting import setup_of
-from efl.engine.processor import quick_arithmetic
+from efl.bench.fixtures import setup_of
 from efl.federation import Federation
+from efl.processes import quick_arithmetic
 
 WARM_UP = 2
 POOL, TRAIN, TEST = 20_000, 40, 4  # samples in all, and of a client; clients share them

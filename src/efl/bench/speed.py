@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from efl.bench.setting import setup_of
-from efl.engine.processor import processors, quick_arithmetic
+from efl.bench.fixtures import setup_of
 from efl.federation import Federation
+from efl.processes import processors, quick_arithmetic
 
 JOBS = {"logistic regression": "linear", "mlp 784-200-200-10": "mlp200", "cnn": "cnn_large"}
 CLIENTS, COHORT, STEPS, BATCH, ETA = 100, 10, 20, 20, 0.1

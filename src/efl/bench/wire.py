@@ -16,12 +16,12 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from efl.algorithms.parts.ternary import largest
-from efl.bench.setting import coordinator_of, quickest
-from efl.engine.coordinator import Coordinator
-from efl.engine.processor import quick_arithmetic
-from efl.engine.transport import Exchange
+from efl.algorithms.compression.ternary import largest
+from efl.bench.fixtures import coordinator_of, quickest
 from efl.federation import Federation
+from efl.processes import quick_arithmetic
+from efl.server.coordinator import Coordinator
+from efl.transport.base import Exchange
 from efl.wire import Context, Layout, Message, Payload, RankOne, Ternary, decode, encode
 from efl.wire.arrangement import CLASSES
 from efl.wire.context import entropy

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from efl.cli.common import DataOption, say
+from efl.cli.options import DataOption, say
 from efl.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Speed and size, as ratios.")
@@ -36,7 +36,7 @@ def overhead(
 ) -> None:
     """A round of each algorithm against a round of FedAvg on the same work, and what an exact Fisher diagonal takes."""
     from efl.bench.overhead import fisher_prices, measure
-    from efl.comparison import named
+    from efl.runs.comparison import named
 
     for line in fisher_prices():
         say(line)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from efl.cli.common import DataOption, console, plain_table, say
+from efl.cli.options import DataOption, console, plain_table, say
 from efl.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Data sets.")
@@ -61,7 +61,7 @@ def show(
     """Print and draw who has how many samples of which class."""
     from efl.federation import load
     from efl.federation.sources import find_source
-    from efl.track.holdings import describe, draw_holdings, listing
+    from efl.track.partition_plot import describe, draw_holdings, listing
 
     chosen = find_source(name).partition if partition == "auto" else partition
     picture = out or Path(f"{name}-{chosen}.png".replace(":", "-").replace(",", "-"))

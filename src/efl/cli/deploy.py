@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from efl.cli.common import OutOption, SetOption, console, say
+from efl.cli.options import OutOption, SetOption, console, say
 
 app = typer.Typer(no_args_is_help=True, help="The same algorithms over a real network, on Flower.")
 
@@ -33,10 +33,10 @@ def demo(
     out: OutOption = None,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, run an app, stop everything."""
-    from efl.comparison import new_directory
     from efl.config import overrides_by_section
     from efl.deploy.demo import run_demo
-    from efl.engine.files import RunDirectory
+    from efl.runs.comparison import new_directory
+    from efl.runs.directory import RunDirectory
     from efl.track.report import write_report
     from efl.track.tables import summary_table
 

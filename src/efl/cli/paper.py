@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from efl.cli.common import OutOption, QuietOption, WorkersOption, run_all, say
+from efl.cli.options import OutOption, QuietOption, WorkersOption, run_all, say
 from efl.errors import UserError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _build_up(
 
 def _judge(name: str, scale: str, out: Path | None, study: Callable[[Path], "Outcome"]) -> None:
     """Run a study of checks, say how each came out, and exit with 1 if one failed."""
-    from efl.comparison import refuse_run_directory
+    from efl.runs.comparison import refuse_run_directory
 
     where = out or Path("runs") / f"{name}-{scale}"
     refuse_run_directory(where)

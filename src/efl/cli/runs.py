@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from efl.cli.common import (
+from efl.cli.options import (
     FileArgument,
     OutOption,
     QuietOption,
@@ -20,16 +20,16 @@ from efl.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from efl.engine.files import RunDirectory
-    from efl.engine.run import Result
+    from efl.runs.directory import RunDirectory
+    from efl.runs.loop import Result
     from efl.track.progress import Display
 
 
 def run(file: FileArgument = None, set_: SetOption = None, out: OutOption = None, quiet: QuietOption = False) -> None:
     """Run one experiment."""
     from efl.api import run as run_experiment
-    from efl.comparison import new_directory
     from efl.config import load_experiment
+    from efl.runs.comparison import new_directory
 
     experiment = load_experiment(file, set_ or [])
     name = f"{experiment.algorithm_name}-{experiment.federation.dataset}"
@@ -40,7 +40,7 @@ def run(file: FileArgument = None, set_: SetOption = None, out: OutOption = None
 def resume(directory: Annotated[Path, typer.Argument(help="A run directory.")], quiet: QuietOption = False) -> None:
     """Go on with a run that was stopped, whatever stopped it."""
     from efl.api import resume as resume_run
-    from efl.engine.files import RunDirectory
+    from efl.runs.directory import RunDirectory
     from efl.track.tables import summary_table
 
     if (summary := RunDirectory.open(directory).read_summary()) is not None:
@@ -62,8 +62,8 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Run the same experiment with several algorithms; one table, one report. Asked again, it goes on."""
-    from efl.comparison import directories, named, new_directory, plan
     from efl.config import load_experiment
+    from efl.runs.comparison import directories, named, new_directory, plan
     from efl.track.report import write_comparison
     from efl.track.tables import comparison_rows, comparison_table, markdown
 
@@ -79,8 +79,8 @@ def compare(
 
 def report(directories: Annotated[list[Path], typer.Argument(help="Run directories.")], out: OutOption = None) -> None:
     """Write report.html and figures: for a run into its directory, for several one that compares them."""
-    from efl.comparison import new_directory, refuse_run_directory
-    from efl.engine.files import RunDirectory
+    from efl.runs.comparison import new_directory, refuse_run_directory
+    from efl.runs.directory import RunDirectory
     from efl.track.report import write_comparison, write_report
 
     runs = [RunDirectory.open(directory) for directory in directories]
@@ -97,7 +97,7 @@ def report(directories: Annotated[list[Path], typer.Argument(help="Run directori
 
 
 def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]) -> None:
-    from efl.engine.files import RunDirectory
+    from efl.runs.directory import RunDirectory
     from efl.track.progress import progress_displays
     from efl.track.report import write_report
     from efl.track.tables import summary_table

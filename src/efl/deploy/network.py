@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from efl.deploy.certificates import Certificates, make_certificates, make_node_key
-from efl.engine.registry import NAME
 from efl.errors import UserError
 from efl.processes import end_with_parent
+from efl.server.registry import NAME
 
 CONNECTION = "demo"
 HOST = "127.0.0.1"

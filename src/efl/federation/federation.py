@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.errors import UserError, first_line
-from efl.federation.inputs import Inputs, as_tokens, fetched, inputs_for, selected, source_of
 from efl.federation.partition import Indices, partition_samples, split_train_test
-from efl.native.interface import Source
+from efl.federation.preprocessing import Inputs, as_tokens, fetched, inputs_for, selected, source_of
+from efl.native.bindings import Source
 from efl.rng import Purpose, stream
 from efl.storage import checksum
 
@@ -142,7 +142,7 @@ class Federation:
 
         The items are read once and kept as tensors, images from PIL as bytes.
         """
-        from efl.federation.own import samples_of
+        from efl.federation.adapters import samples_of
 
         x, y = samples_of(dataset)
         return cls.from_tensors(x, y, clients, partition, **more)
@@ -164,7 +164,7 @@ class Federation:
         By default the first image or numeric list is the sample and the first class label the label. ``partition`` may
         also be a partitioner of ``flwr_datasets``. ``more`` as for :meth:`from_tensors`.
         """
-        from efl.federation.own import columns_of, dealt_by
+        from efl.federation.adapters import columns_of, dealt_by
 
         x, y, owners = columns_of(dataset, sample, label, owner)
         if not isinstance(partition, str):

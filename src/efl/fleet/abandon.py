@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import UserError
+from efl.settings import NonNegative, Positive, Settings
 from efl.theory import Constants, whether_to_abandon
-from efl.validation import NonNegative, Positive, Settings
 
 
 class Rule(Protocol):

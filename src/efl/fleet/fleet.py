@@ -17,7 +17,7 @@ from efl.fleet.membership import Membership
 from efl.fleet.selection import SELECTIONS, Selection
 from efl.fleet.traces import EXAMPLES, find_trace, read_trace
 from efl.rng import Purpose, stream
-from efl.validation import Positive, Probability, Settings
+from efl.settings import Positive, Probability, Settings
 
 PerClient = Probability | Annotated[tuple[Probability, ...], Field(min_length=1)]
 Inactivity = PerClient | Annotated[tuple[tuple[Annotated[int, Field(ge=0)], PerClient], ...], Field(min_length=1)]

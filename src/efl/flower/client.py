@@ -14,16 +14,16 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from efl.algorithms.base import unhurried
+from efl.client.host import ClientHost
+from efl.client.state_file import Answered, Memory, digest, state_directory
+from efl.client.worker import Briefing, Score, decoded_parts
 from efl.config import Experiment
-from efl.engine.client import ClientHost
-from efl.engine.hand import Briefing, Score, decoded_parts
-from efl.engine.memory import Answered, Memory, digest, state_directory
-from efl.engine.processor import quick_arithmetic
-from efl.engine.setup import prepare
-from efl.engine.transport.flower import Letter, enclosed, opened
 from efl.errors import UserError, WireError
 from efl.federation import Federation
-from efl.flower.settings import experiment_of, fleet_of
+from efl.flower.config import experiment_of, fleet_of
+from efl.flower.transport import Letter, enclosed, opened
+from efl.processes import quick_arithmetic
+from efl.runs.setup import prepare
 from efl.wire import PERSONAL, Dense, received
 from efl.wire import Message as Request
 

@@ -14,20 +14,20 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from efl.algorithms import create
+from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment
-from efl.engine.client import ClientHost
-from efl.engine.coordinator import Coordinator
-from efl.engine.elsewhere import DistantHost, Elsewhere, LiveMembership
-from efl.engine.files import RunDirectory
-from efl.engine.guard import Guard
-from efl.engine.registry import Registry
-from efl.engine.roster import Roster
-from efl.engine.run import Observer, Result, Run
-from efl.engine.setup import Setup, spelt_out
-from efl.engine.transport.flower import FlowerTransport, Post
 from efl.errors import UserError
-from efl.flower.settings import experiment_of, fleet_of
+from efl.flower.config import experiment_of, fleet_of
+from efl.flower.elsewhere import DistantHost, Elsewhere, LiveMembership
+from efl.flower.transport import FlowerTransport, Post
 from efl.models import FlatModel
+from efl.runs.directory import RunDirectory
+from efl.runs.loop import Observer, Result, Run
+from efl.runs.setup import Setup, spelt_out
+from efl.server.client_table import Roster
+from efl.server.coordinator import Coordinator
+from efl.server.limits import Guard
+from efl.server.registry import Registry
 from efl.storage import write_atomically
 from efl.track.trackers import trackers
 from efl.wire import NO_MODEL

@@ -8,15 +8,15 @@ from torch import nn
 
 from efl.errors import UserError
 from efl.models.cnn import cnn, cnn_large
-from efl.models.compiled import Batches
 from efl.models.flat import FlatModel
+from efl.models.input_spec import Task
 from efl.models.linear import linear
 from efl.models.lstm import char_lstm, sentiment_lstm
 from efl.models.mlp import mlp
 from efl.models.resnet import resnet50
-from efl.models.rows import Rows
-from efl.models.task import Task
 from efl.models.vgg import vgg11
+from efl.training.backends.native import Batches
+from efl.training.backends.rows import Rows
 
 __all__ = ["NETWORKS", "Batches", "FlatModel", "Rows", "Task", "build"]
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from efl.models.task import Task
+from efl.models.input_spec import Task
 
 
 def cnn(task: Task) -> nn.Module:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from efl.errors import UserError
-from efl.models.chain import Chain
-from efl.models.compiled import CompiledChain
 from efl.models.layout import flatten, lay_out, split
-from efl.models.rows import Rows
+from efl.training.backends.chain import Chain
+from efl.training.backends.native import CompiledChain
+from efl.training.backends.rows import Rows
 
 
 class FlatModel:

@@ -4,7 +4,7 @@ from math import prod
 
 from torch import nn
 
-from efl.models.task import Task
+from efl.models.input_spec import Task
 
 
 def linear(task: Task) -> nn.Module:

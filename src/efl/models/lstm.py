@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from efl.models.task import Task
+from efl.models.input_spec import Task
 
 PADDING = 0
 

@@ -5,7 +5,7 @@ from math import prod
 
 from torch import nn
 
-from efl.models.task import Task
+from efl.models.input_spec import Task
 
 
 def mlp(task: Task, hidden: tuple[int, ...] = (128, 64)) -> nn.Module:

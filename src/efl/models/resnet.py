@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from efl.models.task import Task
+from efl.models.input_spec import Task
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and number of blocks
 EXPANSION = 4

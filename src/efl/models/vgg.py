@@ -5,7 +5,7 @@ Fewer filters, no batch normalisation, no dropout: 0.87 million parameters inste
 
 from torch import nn
 
-from efl.models.task import Task
+from efl.models.input_spec import Task
 
 FILTERS = ((32,), (64,), (128, 128), (128, 128), (128, 128))  # a pooling layer after each group
 

@@ -19,9 +19,9 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
-from efl.comparison import Job
 from efl.config import Experiment, parse
-from efl.engine.files import Record, RunDirectory
+from efl.runs.comparison import Job
+from efl.runs.directory import Record, RunDirectory
 from efl.track.figures import COLOURS
 from efl.track.tables import markdown
 

@@ -17,10 +17,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from efl.algorithms import create
-from efl.comparison import Job
 from efl.config import Experiment, parse
-from efl.engine.files import Record, RunDirectory
 from efl.errors import UserError
+from efl.runs.comparison import Job
+from efl.runs.directory import Record, RunDirectory
 
 Tables = Mapping[str, Mapping[str, Any]]
 Play = Callable[[list[Job], Callable[[Job, Record], None]], object]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from efl.errors import UserError
-from efl.validation import NonNegative, Positive, Settings
+from efl.settings import NonNegative, Positive, Settings
 
 Array = NDArray[np.float64]
 

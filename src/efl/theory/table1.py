@@ -11,7 +11,7 @@ from math import sqrt
 from types import MappingProxyType
 
 from efl.errors import UserError
-from efl.validation import NonNegative, Positive, Settings
+from efl.settings import NonNegative, Positive, Settings
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from efl.engine.files import Record
-from efl.engine.run import Observer
-from efl.engine.setup import Setup
+from efl.runs.directory import Record
+from efl.runs.loop import Observer
+from efl.runs.setup import Setup
 from efl.track.text import bytes_text, change_lines, duration, number, percent
 
 

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
-from efl.engine.files import Record, RunDirectory
 from efl.errors import UserError
+from efl.runs.directory import Record, RunDirectory
 from efl.storage import write_atomically
 from efl.track.figures import (
     COLOURS,

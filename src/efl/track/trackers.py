@@ -16,10 +16,10 @@ from secrets import token_hex
 from typing import Any
 
 from efl.config import TrackSection
-from efl.engine.files import Record
-from efl.engine.run import Observer
-from efl.engine.setup import Setup
 from efl.errors import UserError, first_line
+from efl.runs.directory import Record
+from efl.runs.loop import Observer
+from efl.runs.setup import Setup
 from efl.storage import write_atomically
 
 log = logging.getLogger("efl")

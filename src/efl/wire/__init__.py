@@ -3,10 +3,10 @@
 Knows nothing of models or algorithms: vectors in, bytes out, and back.
 """
 
+from efl.layout import Layout
 from efl.wire.catchup import FIRST, NO_MODEL, BroadcastLog, Courier, received
 from efl.wire.context import Context
 from efl.wire.everywhere import Quantised, Signs
-from efl.wire.layout import Layout
 from efl.wire.ledger import Ledger, kinds_of
 from efl.wire.message import PERSONAL, Message
 from efl.wire.payload import Dense, Field, Payload, Ternary, decode, encode

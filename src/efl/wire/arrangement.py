@@ -19,7 +19,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from efl.wire.layout import Layout
+from efl.layout import Layout
 from efl.wire.logarithm import STEPS
 
 Whole = NDArray[np.int64]

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Literal
 
 from efl.errors import WireError
+from efl.layout import Layout
 from efl.wire.context import Context
-from efl.wire.layout import Layout
 from efl.wire.merged import pack_merged, unpack_merged
 from efl.wire.payload import Change, Field, Ternary, decode, encode, is_whole
 

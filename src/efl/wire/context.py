@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import WireError
+from efl.layout import Layout
 from efl.wire.arrangement import Arrangement, ByTensor
-from efl.wire.layout import Layout
 from efl.wire.rank_one import RankOne
 
 Positions = NDArray[np.int64]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import WireError
+from efl.layout import Layout
 from efl.wire.context import Context
-from efl.wire.layout import Layout
 from efl.wire.reader import Reader
 
 Vector = NDArray[np.float32]

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import WireError
+from efl.layout import Layout
 from efl.wire.context import Context, arranged, scheme
 from efl.wire.everywhere import QUANTISED, SIGNS, Quantised, Signs, quantised, signs
-from efl.wire.layout import Layout
 from efl.wire.logarithm import ZERO, logarithms, values_of
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.rank_one import OFFSET, RankOne
 from efl.wire.reader import Reader, opened, sealed, varints
-from efl.wire.signs import pack_signs, unpack_signs
+from efl.wire.sign_coding import pack_signs, unpack_signs
 
 Vector = NDArray[np.float32]
 Positions = NDArray[np.int64]

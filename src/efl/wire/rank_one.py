@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import WireError
+from efl.layout import Layout
 from efl.wire.arrangement import ByField
-from efl.wire.layout import Layout
 from efl.wire.logarithm import LOWEST, ZERO, Whole, logarithms, values_of
 from efl.wire.reader import Reader, varints
 

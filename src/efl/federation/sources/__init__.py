@@ -24,7 +24,7 @@ from efl.federation.prepared import (
     read_prepared,
     write_prepared,
 )
-from efl.federation.raw import MissingDataError
+from efl.federation.published_files import MissingDataError
 from efl.federation.sources import cifar100, digits, idx, sent140, shakespeare, synthetic
 from efl.federation.sources.request import Request
 

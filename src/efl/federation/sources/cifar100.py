@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from efl.errors import UserError
 from efl.federation.federation import Federation
-from efl.federation.inputs import Pixels
 from efl.federation.prepared import Prepared, Tensors, pooled
-from efl.federation.raw import RawFile, find, has, verify
+from efl.federation.preprocessing import Pixels
+from efl.federation.published_files import RawFile, find, has, verify
 from efl.federation.sources.request import Request
 
 PIXELS_A_IMAGE = 3 * 32 * 32

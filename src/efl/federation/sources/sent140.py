@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from efl.errors import UserError
 from efl.federation.federation import Federation
-from efl.federation.inputs import as_tokens
 from efl.federation.partition import Indices
 from efl.federation.prepared import Prepared, Tensors
-from efl.federation.raw import MissingDataError, RawFile, find_all
+from efl.federation.preprocessing import as_tokens
+from efl.federation.published_files import MissingDataError, RawFile, find_all
 from efl.federation.sources.request import Request
 from efl.rng import Purpose, stream
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from efl.errors import UserError
 from efl.federation.federation import Federation
-from efl.federation.inputs import as_tokens
 from efl.federation.prepared import Prepared, Tensors
-from efl.federation.raw import MissingDataError, Place, RawFile, distinct, find_all, places
+from efl.federation.preprocessing import as_tokens
+from efl.federation.published_files import MissingDataError, Place, RawFile, distinct, find_all, places
 from efl.federation.sources.request import Request
 from efl.rng import Purpose, stream
 

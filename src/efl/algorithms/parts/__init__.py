@@ -1,1 +1,0 @@
-"""Parts that algorithms are made of. Each is a few small functions, tested alone."""

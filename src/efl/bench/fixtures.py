@@ -1,0 +1,50 @@
+"""The setting of the measurements: clients that always answer and always finish."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from efl.algorithms import create
+from efl.config import parse
+from efl.federation import Federation
+from efl.fleet import Fleet
+from efl.runs.setup import Setup, prepare
+from efl.server.coordinator import Coordinator
+
+T = TypeVar("T")
+
+
+def setup_of(
+    algorithm: str,
+    federation: Federation,
+    network: str,
+    training: Mapping[str, float] | None = None,
+    engine: Mapping[str, int] | None = None,
+) -> Setup:
+    """An algorithm's defaults on a network known by name."""
+    experiment = parse(
+        {
+            "federation": {"clients": len(federation)},
+            "model": {"name": network},
+            "training": dict(training or {}),
+            "engine": dict(engine or {}),
+        }
+    )
+    return prepare(experiment, federation, None, create(algorithm), Fleet(stragglers=0.0, inactive=0.0))
+
+
+def coordinator_of(
+    algorithm: str, federation: Federation, network: str, training: Mapping[str, float] | None = None
+) -> Coordinator:
+    """A coordinator whose clients work in this process."""
+    return setup_of(algorithm, federation, network, training, {"workers": 1}).assemble()[0]
+
+
+def quickest(work: Callable[[], T], repeats: int = 5) -> tuple[float, T]:
+    """The shortest of several times, and the result."""
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.perf_counter()
+        result = work()
+        best = min(best, time.perf_counter() - began)
+    return best, result

@@ -1,0 +1,1 @@
+"""The client side: requests in, replies out; workers, executors and state between rounds."""

@@ -1,0 +1,267 @@
+"""The work itself: what a process does for some clients in a round, and the looks at how good models are.
+
+A `Hand` is one process's pair of hands. What it does is described by a `Job`, small enough to be sent to another
+process; models and rows lie where all hands reach them. A job's result does not depend on whose hands did it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pickle import PickleBuffer
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
+from efl.client.state_store import RowsFile, Seat
+from efl.models import FlatModel
+from efl.rng import Purpose
+from efl.training.batches import Workshop
+from efl.wire import Context, Dense, Field, Layout, Message, decode, encode
+
+Result_co = TypeVar("Result_co", covariant=True)
+SAMPLES_AT_ONCE = 250  # in an evaluation
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a client is asked: steps to do, and what it alone was told.
+
+    ``last`` is the round of its last upload, ``lost`` what it sent then, if that never arrived.
+    """
+
+    client: int
+    steps: int
+    seat: Seat
+    last: int
+    lost: Mapping[str, bytes] | None
+    personal: bytes | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a task: steps done, the reply, if there is one, and what is kept, unless numbers were not finite."""
+
+    client: int
+    steps: int
+    reply: bytes | None
+    kept: Mapping[str, bytes] | None = None
+    checksum: int = 0
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """The reply, which may be long, apart from the rest, so that it need not go through a pipe."""
+        reply = None if self.reply is None else PickleBuffer(self.reply)
+        return _outcome, (self.client, self.steps, reply, self.kept, self.checksum)
+
+
+def _outcome(client: int, steps: int, reply: Any, kept: Mapping[str, bytes] | None, checksum: int) -> Outcome:
+    return Outcome(client, steps, None if reply is None else bytes(reply), kept, checksum)
+
+
+@dataclass(frozen=True, eq=False)
+class Briefing:
+    """What all clients of a round are told alike."""
+
+    settings: RoundSettings
+    parts: Mapping[str, bytes]
+
+
+class Hand:
+    """The network, the data, the clients' rows, and the model of the round, for one process.
+
+    ``w`` and ``buffers`` are where the model is told; several processes see the same memory.
+    """
+
+    def __init__(self, algorithm: Algorithm, workshop: Workshop, rows: RowsFile) -> None:
+        self.algorithm, self.workshop, self.rows = algorithm, workshop, rows
+        self.plain = Context(layout_of(workshop.model))
+        self.w, self.buffers = torch.zeros(workshop.model.n), workshop.model.buffers.clone()
+        self._briefing: Briefing | None = None
+        self._told: tuple[Parts, Context] = ({}, self.plain)
+
+    def told(self, briefing: Briefing) -> tuple[Parts, Context]:
+        """What clients are told, decoded once a round, and the field to code by."""
+        if self._briefing is None or briefing.parts != self._briefing.parts:
+            parts = decoded_parts(briefing.parts, self.workshop.model, self.plain)
+            self._briefing, self._told = briefing, (parts, coding_context(parts, self.plain))
+        return self._told
+
+    def local_work(self, briefing: Briefing, tasks: Sequence[Task]) -> tuple[LocalWork, list[Parts]]:
+        """Do the work of some clients side by side; their uploads."""
+        work = self._work(briefing, tasks, Purpose.BATCHES)
+        with self._training(briefing, tasks):
+            return work, self.algorithm.local_update(work)
+
+    def own_models(self, briefing: Briefing, tasks: Sequence[Task]) -> LocalWork:
+        """Work that makes the clients' own models, whatever it would send.
+
+        They are the personal models of algorithms that have them. For all others they are what E steps of plain SGD
+        make of the global model: the steps of some, which correct for how a client differs, would keep it from fitting.
+        """
+        work = self._work(briefing, tasks, Purpose.OWN_MODEL)
+        with self._training(briefing, tasks):
+            if self.algorithm.personal_models:
+                self.algorithm.local_update(work)
+            else:
+                work.sgd()
+        return work
+
+    def _work(self, briefing: Briefing, tasks: Sequence[Task], purpose: Purpose) -> LocalWork:
+        shared, _ = self.told(briefing)
+        shared = {name: part for name, part in shared.items() if name != "buffers"}
+        return self.workshop.work(
+            [task.client for task in tasks],
+            [task.steps for task in tasks],
+            self.w,
+            self.buffers,
+            briefing.settings,
+            self.rows.read([task.seat for task in tasks]),
+            [None if t.lost is None else decoded_parts(t.lost, self.workshop.model, self.plain) for t in tasks],
+            shared,
+            [task.last for task in tasks],
+            [None if task.personal is None else decode(task.personal, self.plain) for task in tasks],
+            purpose,
+        )
+
+    @contextmanager
+    def _training(self, briefing: Briefing, tasks: Sequence[Task]) -> Iterator[None]:
+        """Within, models may run away without a word: that is found out and told in one line."""
+        seed = self.workshop.layer_seed(briefing.settings.round, tasks[0].client)
+        with (
+            np.errstate(over="ignore", invalid="ignore"),
+            nullcontext() if self.workshop.batched else self._random_layers(seed),
+        ):
+            yield
+
+    @contextmanager
+    def _random_layers(self, seed: int) -> Iterator[None]:
+        """Within, random layers draw from the client's own stream."""
+        device = self.workshop.model.device
+        with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+            torch.default_generator.manual_seed(seed)
+            if device.type == "cuda":
+                torch.cuda.manual_seed(seed)
+            yield
+
+
+class Job(Protocol[Result_co]):
+    """Something to do, wherever."""
+
+    def run(self, hand: Hand) -> Result_co:
+        """Do it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Train:
+    """The work of a group of clients in a round."""
+
+    briefing: Briefing
+    tasks: Sequence[Task]
+
+    def run(self, hand: Hand) -> list[Outcome]:
+        """Local work, and a reply for each."""
+        work, uploads = hand.local_work(self.briefing, self.tasks)
+        _, context = hand.told(self.briefing)
+        losses, finite = work.losses.tolist(), _finite_rows(work)
+        outcomes: list[Outcome] = []
+        for row, task in enumerate(self.tasks):
+            steps = int(work.steps[row])
+            if steps < task.steps and not hand.algorithm.uses_incomplete:
+                outcomes.append(Outcome(task.client, steps, None))
+                continue
+            header: dict[str, Any] = {"round": self.briefing.settings.round, "client": task.client}
+            header |= {"steps": steps, "loss": losses[row]}
+            if not finite[row]:
+                outcomes.append(Outcome(task.client, steps, Message("reply", {**header, "diverged": True}).to_bytes()))
+                continue
+            if task.lost:
+                header["recovered"] = True
+            parts = _encoded(work, row, uploads[row], context)
+            reply = Message("reply", header, parts).to_bytes()
+            names = hand.algorithm.remembers
+            kept = parts if context is hand.plain else {name: encode(uploads[row][name], hand.plain) for name in names}
+            kept = {name: kept[name] for name in names}
+            rows = [work.state[name][row] for name in hand.rows.lengths]
+            checksum = hand.rows.write(task.seat.write, rows) if rows else 0
+            outcomes.append(Outcome(task.client, steps, reply, kept, checksum))
+        return outcomes
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """How right the model's answer is to some samples."""
+
+    samples: NDArray[np.int64]
+
+    def run(self, hand: Hand) -> NDArray[np.float64]:
+        """0 or 1 for each, for a sequence the share of its positions."""
+        return correct(hand, hand.w, hand.buffers, self.samples)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreOwn:
+    """How good the own models of some clients are, each on its own test data."""
+
+    briefing: Briefing
+    tasks: Sequence[Task]
+
+    def run(self, hand: Hand) -> list[float]:
+        """An accuracy for each; nothing is sent, stored or billed."""
+        work = hand.own_models(self.briefing, self.tasks)
+        tests = [hand.workshop.federation.test[task.client] for task in self.tasks]
+        return [
+            float(correct(hand, work.own[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)
+        ]
+
+
+def correct(hand: Hand, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How right the answer to each sample is."""
+    model, pool = hand.workshop.model, hand.workshop.federation
+    if model.compiled is not None and (source := pool.source()) is not None:
+        chosen = torch.from_numpy(samples)
+        return (model.compiled.answers(w, source, chosen) == pool.labels_of(chosen)).double().numpy()
+    pieces: list[NDArray[np.float64]] = []
+    for start in range(0, len(samples), SAMPLES_AT_ONCE):
+        x, y = pool.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
+        answers = model.outputs(w, buffers, x).argmax(-1)
+        pieces.append((answers == y).double().view(len(y), -1).mean(1).numpy())
+    return np.concatenate(pieces)
+
+
+def layout_of(model: FlatModel) -> Layout:
+    """The model's tensors, as the wire sees them."""
+    return Layout(tuple(spec.shape for spec in model.layout))
+
+
+def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel, context: Context) -> Parts:
+    """The payloads of a message: vectors as long as the model, but for its float buffers."""
+    buffers = Context.flat(len(model.buffers))
+    return {name: decode(blob, buffers if name == "buffers" else context) for name, blob in blobs.items()}
+
+
+def coding_context(shared: Parts, plain: Context) -> Context:
+    """What increments are coded by in a round: the outline of the field that everybody was told, if there was one."""
+    field = shared.get("field")
+    return Context(plain.layout, field.outline) if isinstance(field, Field) and field.outline is not None else plain
+
+
+def _encoded(work: LocalWork, row: int, upload: Parts, context: Context) -> dict[str, bytes]:
+    parts = {name: encode(payload, context) for name, payload in upload.items()}
+    if work.model.buffers.numel():
+        parts["buffers"] = encode(Dense(work.rows.buffers[row].cpu().numpy()), Context.flat(len(work.model.buffers)))
+    return parts
+
+
+def _finite_rows(work: LocalWork) -> list[bool]:
+    """Which rows are free of NaN and infinity; a sum is finite only if every entry is."""
+    total = work.losses + work.W.sum(1) + work.rows.buffers.sum(1).cpu()
+    for rows in work.state.values():
+        total = total + rows.sum(1)
+    finite: list[bool] = torch.isfinite(total).tolist()
+    return finite

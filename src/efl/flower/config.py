@@ -1,0 +1,41 @@
+"""The experiment, as the app's configuration in pyproject.toml says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from efl.config import Experiment, parse
+from efl.errors import UserError
+from efl.fleet import Fleet
+from efl.settings import make
+
+REAL = {"stragglers": 0.0, "inactive": 0.0}  # on a network clients are as slow and as often away as they are
+ALLOWED = ("selection", "on_departure", "abandon")
+
+
+def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
+    """The experiment in an app's flat ``section.key`` configuration.
+
+    >>> experiment_of({"training.rounds": 5, "fleet.on_departure": "drop"}).training.rounds
+    5
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for name, value in run_config.items():
+        section, dot, key = name.partition(".")
+        if not dot:
+            raise UserError(f"{name}: write section.key, such as training.rounds")
+        table.setdefault(section, {})[key] = value
+    return parse({**table, "track": {**table.get("track", {}), "checkpoint_every": 1}})
+
+
+def fleet_of(experiment: Experiment) -> Fleet:
+    """Whom to ask and what to do about those who leave; the rest of a fleet is the real world's business."""
+    for key in experiment.fleet:
+        if key not in ALLOWED:
+            raise UserError(f"fleet.{key}: only simulated clients can be told; on a network: {', '.join(ALLOWED)}")
+    fleet = make(Fleet, {**REAL, **experiment.fleet}, "fleet")
+    assert isinstance(fleet, Fleet)
+    if fleet.selection == "available" or not (fleet.abandon is False or isinstance(fleet.abandon, float | int)):
+        raise UserError("fleet: on a network write selection = uniform or share, abandon = false or a number")
+    return fleet

@@ -1,0 +1,1 @@
+"""The server: one round, from sampling a cohort to the next model."""

@@ -1,0 +1,1 @@
+"""Ways to compute local steps: eager, batched, native."""
