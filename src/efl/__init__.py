@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from efl.errors import UserError
     from efl.federation import Federation, load
     from efl.fleet import Fleet
+    from efl.plugins import register
     from efl.runs.comparison import compare
 
 # Imported when first used: the command answers `--help` without loading PyTorch.
@@ -63,6 +64,7 @@ _WHERE = {
     "create": "efl.algorithms",
     "load": "efl.federation",
     "load_experiment": "efl.config",
+    "register": "efl.plugins",
     "resume": "efl.api",
     "run": "efl.api",
     "train": "efl.api",
@@ -91,6 +93,7 @@ __all__ = [
     "create",
     "load",
     "load_experiment",
+    "register",
     "resume",
     "run",
     "train",

@@ -78,7 +78,7 @@ ALWAYS = efl.Fleet(stragglers=0.0, inactive=0.0)
 def accuracy_reached(federation, algorithm, target, **training):
     summary = efl.train(
         federation,
-        efl.federation.SOURCES[federation.name].network,
+        efl.federation.SOURCES.get(federation.name).network,
         algorithm,
         ALWAYS,
         target_accuracy=target,

@@ -75,7 +75,7 @@ def test_a_missing_library_is_one_line_before_anything_is_played(tmp_path, monke
     def missing(directory):
         raise ModuleNotFoundError("No module named 'wandb'")
 
-    monkeypatch.setitem(module.TRACKERS, "wandb", missing)
+    monkeypatch.setattr(module.TRACKERS, "get", lambda name: missing)
     with pytest.raises(UserError, match=r"track.wandb: No module named 'wandb'; pip install 'elastic-fl\[trackers\]'"):
         efl.run(experiment(wandb=True), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -91,7 +91,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, monkeypatch, caplo
         def round(self, record):
             raise ConnectionError("the server does not answer\nand more")
 
-    monkeypatch.setitem(module.TRACKERS, "mlflow", lambda directory: Broken(0))
+    monkeypatch.setattr(module.TRACKERS, "get", lambda name: lambda directory: Broken(0))
     with caplog.at_level(logging.WARNING, "efl"):
         result = efl.run(experiment(mlflow=True), tmp_path / "run")
     assert result.summary["rounds"] == ROUNDS

@@ -13,10 +13,10 @@ from efl.federation.prepared import Prepared, pooled
 from efl.federation.sources import sent140, shakespeare
 
 if TYPE_CHECKING:
-    from efl.federation.sources import Source
+    from efl.federation.sources.registry import DatasetSource
 
 
-def download(name: str, source: Source) -> Prepared:
+def download(name: str, source: DatasetSource) -> Prepared:
     """The data set as the hub has it, prepared as if from its publisher's files."""
     instead = f"or {source.fetch}, then: efl data prepare {name} --from DIR"
     if name not in _READERS:

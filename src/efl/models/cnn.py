@@ -3,13 +3,16 @@
 from torch import nn
 
 from efl.models.input_spec import Task
+from efl.models.registry import NETWORKS
 
 
+@NETWORKS.register("cnn")
 def cnn(task: Task) -> nn.Module:
     """Two 3 × 3 convolutions with pooling, then two linear layers."""
     return _two_convolutions(task, "cnn", size=3, filters=(16, 32), hidden=64)
 
 
+@NETWORKS.register("cnn_large")
 def cnn_large(task: Task) -> nn.Module:
     """The network of McMahan et al. 2017: two 5 × 5 convolutions, 512 units; 1.66 million parameters for 28 × 28."""
     return _two_convolutions(task, "cnn_large", size=5, filters=(32, 64), hidden=512)

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from efl.models.input_spec import Task
+from efl.models.registry import NETWORKS
 
 PADDING = 0
 
@@ -58,11 +59,13 @@ def start_well(lstm: nn.LSTM) -> None:
             nn.init.zeros_(parameter)
 
 
+@NETWORKS.register("char_lstm")
 def char_lstm(task: Task) -> nn.Module:
     """For text whose next characters are to be told."""
     return CharLSTM(task.tokens("char_lstm"), task.classes)
 
 
+@NETWORKS.register("sentiment_lstm")
 def sentiment_lstm(task: Task) -> nn.Module:
     """For short texts of one class each."""
     return SentimentLSTM(task.tokens("sentiment_lstm"), task.classes)

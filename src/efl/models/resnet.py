@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from efl.models.input_spec import Task
+from efl.models.registry import NETWORKS
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and number of blocks
 EXPANSION = 4
 GROUPS = 32
 
 
+@NETWORKS.register("resnet50")
 def resnet50(task: Task, stages: Sequence[tuple[int, int]] = STAGES) -> nn.Module:
     """A stem, 16 bottleneck blocks in four stages, global average pooling, a linear layer: 23.5 million parameters."""
     channels, _, _ = task.image("resnet50", 8)

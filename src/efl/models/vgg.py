@@ -6,10 +6,12 @@ Fewer filters, no batch normalisation, no dropout: 0.87 million parameters inste
 from torch import nn
 
 from efl.models.input_spec import Task
+from efl.models.registry import NETWORKS
 
 FILTERS = ((32,), (64,), (128, 128), (128, 128), (128, 128))  # a pooling layer after each group
 
 
+@NETWORKS.register("vgg11")
 def vgg11(task: Task) -> nn.Module:
     """Eight convolutions and three linear layers; He initialisation, without which it does not start to learn."""
     channels, height, width = task.image("vgg11", 2 ** len(FILTERS))

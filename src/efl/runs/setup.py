@@ -25,7 +25,7 @@ from efl.server.records import Plan
 from efl.transport.local import LocalTransport
 from efl.training.batches import Workshop, auto_rows, auto_workers
 from efl.errors import UserError, first_line
-from efl.federation import SOURCES, Federation, load
+from efl.federation import Federation, load
 from efl.federation.prepared import data_directory
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
@@ -173,8 +173,10 @@ def _network_name(experiment: Experiment, federation: Federation) -> str:
     if name == CUSTOM:
         raise UserError("this run trains a model of your own; pass it: efl.resume(DIR, model=…)")
     if name == "auto":
-        source = SOURCES.get(federation.name.partition(":")[0])
-        name = source.network if source else "mlp"
+        try:
+            name = find_source(federation.name).network
+        except UserError:  # the user's own data, under a name of its own
+            name = "mlp"
     return name
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from efl.config import TrackSection
 from efl.errors import UserError, first_line
+from efl.plugins import Registry
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
 from efl.runs.setup import Setup
@@ -25,18 +26,25 @@ from efl.storage import write_atomically
 log = logging.getLogger("efl")
 
 NOT_FIGURES = ("round", "clients", "counted")
+HOOKS = ("start", "round", "end")
+
+TRACKERS: Registry[Callable[[Path], Observer]] = Registry(
+    "tracker",
+    lambda thing: thing if callable(thing) else None,
+    lambda thing: isinstance(thing, type) and all(callable(getattr(thing, hook, None)) for hook in HOOKS),
+)
 
 
 def trackers(track: TrackSection, directory: str | os.PathLike[str] | None) -> list[Observer]:
     """Those that the [track] section asks for, for the run in ``directory``, which need not be there yet."""
-    return [Forgiven(name, _make(name, directory)) for name in TRACKERS if getattr(track, name)]
+    return [Forgiven(name, _make(name, directory)) for name in TRACKERS if getattr(track, name, False)]
 
 
 def _make(name: str, directory: str | os.PathLike[str] | None) -> Observer:
     if directory is None:
         raise UserError(f"track.{name}: a run that is tracked needs a directory: say where, with `out`")
     try:
-        return TRACKERS[name](Path(directory))
+        return TRACKERS.get(name)(Path(directory))
     except ImportError as error:
         raise UserError(f"track.{name}: {first_line(error)}; pip install 'elastic-fl[trackers]'") from None
 
@@ -100,6 +108,7 @@ def known_as(directory: Path, tracker: str, make: Callable[[], str]) -> str:
     return names[tracker]
 
 
+@TRACKERS.register("tensorboard")
 class TensorBoard:
     """Event files below the run directory: `tensorboard --logdir DIR`."""
 
@@ -128,6 +137,7 @@ class TensorBoard:
         self.writer.close()
 
 
+@TRACKERS.register("mlflow")
 class MLflow:
     """A run of MLflow, on the server that MLFLOW_TRACKING_URI names or in local files."""
 
@@ -171,6 +181,7 @@ class MLflow:
         self.client.set_terminated(self.run, "FAILED" if summary["diverged"] else "FINISHED")
 
 
+@TRACKERS.register("wandb")
 class WeightsAndBiases:
     """A run of Weights & Biases; WANDB_PROJECT, WANDB_MODE and the like are heeded."""
 
@@ -202,10 +213,3 @@ class WeightsAndBiases:
         """The summary as its summary."""
         self.run.summary.update(dict(figures(summary)))
         self.run.finish(exit_code=int(summary["diverged"]))
-
-
-TRACKERS: Mapping[str, Callable[[Path], Observer]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WeightsAndBiases,
-}

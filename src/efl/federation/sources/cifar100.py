@@ -18,7 +18,7 @@ from efl.federation.federation import Federation
 from efl.federation.prepared import Prepared, Tensors, pooled
 from efl.federation.preprocessing import Pixels
 from efl.federation.published_files import RawFile, find, has, verify
-from efl.federation.sources.request import Request
+from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
 
 PIXELS_A_IMAGE = 3 * 32 * 32
 RECORD = 2 + PIXELS_A_IMAGE
@@ -39,7 +39,7 @@ def read(directory: Path) -> Prepared:
     return pooled(parts)
 
 
-def load(request: Request, tensors: Tensors) -> Federation:
+def load(request: DatasetRequest, tensors: Tensors) -> Federation:
     """Images of shape (3, 32, 32), the 100 fine labels."""
     return Federation.from_tensors(
         tensors["images"], tensors["labels"].long(), classes=100, inputs=NORMALISED, **request.dealing
@@ -87,3 +87,16 @@ class _SafeUnpickler(pickle.Unpickler):
         if module.split(".", maxsplit=1)[0] in ("numpy", "_codecs") and name in self.ALLOWED:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which a data set does not need")
+
+
+SOURCES.register(
+    "cifar100",
+    DatasetSource(
+        "60,000 colour photographs, 32 × 32, 100 classes",
+        "vgg11",
+        "classes:10",
+        read=read,
+        load=load,
+        fetch="fetch cifar-100-binary.tar.gz or cifar-100-python.tar.gz (cs.toronto.edu/~kriz/cifar.html)",
+    ),
+)

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from efl.federation.federation import Federation
-from efl.federation.sources.request import Request
+from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
 
 
-def load(request: Request) -> Federation:
+def load(request: DatasetRequest) -> Federation:
     """Images of shape (1, 8, 8) in [0, 1]."""
     from sklearn.datasets import load_digits  # a slow import, needed by this source only
 
@@ -15,3 +15,11 @@ def load(request: Request) -> Federation:
     x = torch.from_numpy((bunch.images / 16.0).astype(np.float32)).unsqueeze(1)
     y = torch.from_numpy(bunch.target.astype(np.int64))
     return Federation.from_tensors(x, y, **request.dealing)
+
+
+SOURCES.register(
+    "digits",
+    DatasetSource(
+        "1,797 handwritten digits, 8 × 8, 10 classes (ships with scikit-learn)", "mlp", "classes:2", make=load
+    ),
+)

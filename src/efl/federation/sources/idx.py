@@ -14,7 +14,7 @@ from efl.federation.federation import Federation
 from efl.federation.prepared import Prepared, Tensors, pooled
 from efl.federation.preprocessing import Pixels
 from efl.federation.published_files import RawFile, find, read_idx
-from efl.federation.sources.request import Request
+from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
 
 # The files of MNIST unpacked: bytes, SHA-256.
 PUBLISHED = {
@@ -50,7 +50,7 @@ def read_emnist(directory: Path) -> Prepared:
     return pooled(parts)
 
 
-def load(request: Request, tensors: Tensors) -> Federation:
+def load(request: DatasetRequest, tensors: Tensors) -> Federation:
     """Images of shape (1, 28, 28)."""
     name = request.dataset
     return Federation.from_tensors(
@@ -74,3 +74,27 @@ def _part(images: RawFile, labels: RawFile, classes: int) -> Part:
     if len(numbers) and numbers.max() >= classes:
         raise UserError(f"{labels.where} should have labels 0 … {classes - 1}, but has {numbers.max()}")
     return pixels, numbers
+
+
+SOURCES.register(
+    "mnist",
+    DatasetSource(
+        "70,000 handwritten digits, 28 × 28, 10 classes",
+        "cnn",
+        "classes:2",
+        read=read_mnist,
+        load=load,
+        fetch="fetch {train,t10k}-{images-idx3,labels-idx1}-ubyte.gz of MNIST (yann.lecun.com/exdb/mnist and mirrors)",
+    ),
+)
+SOURCES.register(
+    "emnist",
+    DatasetSource(
+        "handwritten digits and letters, 28 × 28, 62 classes (EMNIST ByClass)",
+        "cnn",
+        "classes:5",
+        read=read_emnist,
+        load=load,
+        fetch="fetch gzip.zip of EMNIST (nist.gov/itl/products-and-services/emnist-dataset)",
+    ),
+)

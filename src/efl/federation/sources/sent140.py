@@ -20,7 +20,7 @@ from efl.federation.partition import Indices
 from efl.federation.prepared import Prepared, Tensors
 from efl.federation.preprocessing import as_tokens
 from efl.federation.published_files import MissingDataError, RawFile, find_all
-from efl.federation.sources.request import Request
+from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
 from efl.rng import Purpose, stream
 
 LENGTH = 32  # words kept of a tweet; 140 characters rarely hold more
@@ -61,7 +61,7 @@ def from_tweets(tweets: list[Tweet]) -> Prepared:
     return Prepared({name: torch.from_numpy(array) for name, array in tensors.items()}, about)
 
 
-def load(request: Request, tensors: Tensors) -> Federation:
+def load(request: DatasetRequest, tensors: Tensors) -> Federation:
     """Word numbers (32,), 0 where the tweet is over; 1 stands for words that training data hardly know."""
     users = tensors["users"].numpy()
     people = int(users.max()) + 1
@@ -139,3 +139,17 @@ def _rows(file: RawFile) -> Iterator[Tweet]:
                 yield row[4], GLAD[row[0]], row[5]
     except csv.Error as error:
         raise UserError(f"{file.where} is no table of Sentiment140 ({error})") from None
+
+
+SOURCES.register(
+    "sent140",
+    DatasetSource(
+        "glad or sad tweets (Sentiment140), clients are groups of users",
+        "sentiment_lstm",
+        "natural",
+        read=read,
+        load=load,
+        fetch="fetch trainingandtestdata.zip of Sentiment140 (help.sentiment140.com/for-students)",
+        owned=True,
+    ),
+)

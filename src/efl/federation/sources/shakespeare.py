@@ -20,7 +20,7 @@ from efl.federation.federation import Federation
 from efl.federation.prepared import Prepared, Tensors
 from efl.federation.preprocessing import as_tokens
 from efl.federation.published_files import MissingDataError, Place, RawFile, distinct, find_all, places
-from efl.federation.sources.request import Request
+from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
 from efl.rng import Purpose, stream
 
 WINDOW = 80
@@ -65,7 +65,7 @@ def from_speeches(speeches: list[tuple[Role, str]]) -> Prepared:
     )
 
 
-def load(request: Request, tensors: Tensors) -> Federation:
+def load(request: DatasetRequest, tensors: Tensors) -> Federation:
     """Windows (80,) and at every position the next character.
 
     ``natural`` takes as many roles as there are to be clients, at random, of those who speak two windows or more.
@@ -153,3 +153,17 @@ def merged(windows: list[str], following: list[str]) -> Iterator[str]:
         piece = window + character
     if piece:
         yield piece
+
+
+SOURCES.register(
+    "shakespeare",
+    DatasetSource(
+        "next character in Shakespeare's plays, a role is a client",
+        "char_lstm",
+        "natural",
+        read=read,
+        load=load,
+        fetch="fetch LEAF (github.com/TalwalkarLab/leaf) and run data/shakespeare/preprocess.sh -s niid --sf 1.0",
+        owned=True,
+    ),
+)

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from efl.errors import UserError
 from efl.federation.federation import Federation
 from efl.federation.partition import Indices
-from efl.federation.sources.request import Request
+from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
 from efl.rng import Purpose, stream
 
 FEATURES = 60
 CLASSES = 10
 
 
-def load(request: Request) -> Federation:
+def load(request: DatasetRequest) -> Federation:
     """``synthetic:ALPHA,BETA``; the natural partition keeps every client's own data."""
     alpha, beta = _parameters(request.dataset)
     deviation = np.arange(1.0, FEATURES + 1) ** -0.6
@@ -68,3 +68,16 @@ def _client(
     while len(lone := np.flatnonzero(np.bincount(y, minlength=CLASSES)[y] == 1)):
         x[lone], y[lone] = draw(len(lone))
     return x, y
+
+
+SOURCES.register(
+    "synthetic",
+    DatasetSource(
+        "synthetic:ALPHA,BETA of FedProx, 60 features, 10 classes, made on the spot",
+        "linear",
+        "natural",
+        make=load,
+        owned=True,
+        parameters="ALPHA,BETA",
+    ),
+)

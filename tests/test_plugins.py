@@ -1,0 +1,172 @@
+"""Things added without editing the package: by call, by decorator, by file, by import path, by entry point."""
+
+import importlib
+import sys
+
+import pytest
+from torch import nn
+
+import efl
+from efl.errors import UserError
+from efl.plugins import Registry, load_plugin, register, registry
+
+
+@pytest.fixture
+def colours():
+    return Registry("colour", lambda thing: thing if isinstance(thing, str) else None)
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_a_test_registers():
+    known = [registry(kind) for kind in ("dataset", "model", "tracker")]
+    before = [(dict(found._things), dict(found._given)) for found in known]
+    yield
+    for found, (things, given) in zip(known, before, strict=True):
+        found._things, found._given = things, given
+
+
+def test_a_name_is_found_and_a_misspelt_one_gets_a_hint(colours):
+    colours.register("red", "#f00")
+    assert colours.get("red") == "#f00"
+    assert colours.names() == ["red"]
+    with pytest.raises(UserError, match=r"^unknown colour 'rde'; did you mean 'red'\?$"):
+        colours.get("rde")
+    with pytest.raises(UserError, match=r"^unknown colour 'ultramarine'; choose one of: red$"):
+        colours.get("ultramarine")
+
+
+def test_a_name_that_is_taken_is_not_overwritten(colours):
+    colours.register("red", "#f00")
+    colours.register("red", colours.get("red"))
+    with pytest.raises(UserError, match="there already is a colour 'red'"):
+        colours.register("red", "#e00")
+    with pytest.raises(UserError, match="there already is a model 'cnn'"):
+        register("cnn", nn.Linear)
+    assert colours.get("red") == "#f00"
+
+
+def test_the_same_code_run_again_takes_its_own_place():
+    def define(width):
+        @register("again")
+        def again(spec) -> nn.Module:
+            return nn.Linear(width, spec.classes)
+
+        return again
+
+    define(3)
+    second = define(4)
+    assert registry("model").get("again") is second
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a:b", "a,b", "a.b"])
+def test_names_that_could_not_be_asked_for_are_refused(colours, name):
+    with pytest.raises(UserError, match="cannot be the name of a colour"):
+        colours.register(name, "#f00")
+
+
+def test_register_tells_the_kind_by_the_thing():
+    class Network(nn.Module):
+        pass
+
+    def data(request) -> efl.Federation:
+        """A data set."""
+        raise NotImplementedError
+
+    class Tracker:
+        def start(self, setup, history): ...
+
+        def round(self, record): ...
+
+        def end(self, summary): ...
+
+    register("own-network", Network)
+    register("own-data", data)
+    register("own-tracker")(Tracker)
+    assert registry("model").get("own-network") is Network
+    assert registry("dataset").get("own-data").make is data
+    assert registry("dataset").get("own-data").what == "A data set."
+    assert registry("tracker").get("own-tracker") is Tracker
+
+
+def test_register_asks_where_it_cannot_tell():
+    with pytest.raises(UserError, match="say what it is"):
+        register("mystery", lambda request: None)
+    register("mystery", lambda request: None, kind="dataset")
+    assert "mystery" in registry("dataset")
+    with pytest.raises(UserError, match="unknown kind 'colour'"):
+        register("red", "#f00", kind="colour")
+    with pytest.raises(UserError, match="is not a dataset"):
+        register("number", 3, kind="dataset")
+
+
+def test_an_import_path_is_a_name(tmp_path, monkeypatch):
+    (tmp_path / "paint_shop.py").write_text("RED = '#f00'\n")
+    (tmp_path / "broken_shop.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    colours = Registry("colour", lambda thing: thing if isinstance(thing, str) else None)
+    assert colours.get("paint_shop:RED") == "#f00"
+    assert colours.split("paint_shop:RED") == ("#f00", "")
+    with pytest.raises(UserError, match="module paint_shop has no BLUE"):
+        colours.get("paint_shop:BLUE")
+    with pytest.raises(UserError, match=r"broken_shop:RED cannot be imported: .*no_such_module"):
+        colours.get("broken_shop:RED")
+    with pytest.raises(UserError, match="unknown colour 'no_such_shop:RED'"):
+        colours.get("no_such_shop:RED")
+    with pytest.raises(UserError, match="sys:path is not a colour"):
+        colours.get("sys:path")
+
+
+def test_what_follows_a_known_name_is_left_to_the_caller(colours):
+    colours.register("red", "#f00")
+    assert colours.split("red:dark") == ("#f00", "dark")
+    assert colours.split("red") == ("#f00", "")
+
+
+def test_entry_points_of_installed_packages(tmp_path, monkeypatch):
+    (tmp_path / "paints.py").write_text("BLUE = '#00f'\n")
+    folder = tmp_path / "paints-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: paints\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[efl.colours]\nblue = paints:BLUE\ngreen = paints:GREEN\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    colours = Registry("colour", lambda thing: thing if isinstance(thing, str) else None)
+    assert colours.names() == ["blue", "green"]
+    assert "paints" not in sys.modules
+    assert colours.get("blue") == "#00f"
+    with pytest.raises(UserError, match=r"colour 'green' \(paints:GREEN\) cannot be loaded: AttributeError"):
+        colours.get("green")
+
+
+def test_a_plugin_file_runs_once_per_process(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from pathlib import Path\nlog = Path(__file__).with_suffix('.log')\nlog.open('a').write('ran ')\n")
+    assert load_plugin(file) == file
+    load_plugin(str(file))
+    assert (tmp_path / "mine.log").read_text() == "ran "
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"^plugin .*broken\.py: no such file$"),
+        ("x = 1\nx = unknown\n", r"^plugin .*broken\.py, line 2: NameError: name 'unknown' is not defined$"),
+        ("def (:\n", r"^plugin .*broken\.py, line 1: SyntaxError: .*$"),
+        ("import no_such_module\n", r"^plugin .*, line 1: ModuleNotFoundError: .*$"),
+        ("raise SystemExit(3)\n", r"^plugin .*, line 1: SystemExit: 3$"),
+        ("import efl\nefl.register('cnn', print, kind='model')\n", r"^plugin .*, line 2: there already is .*$"),
+    ],
+)
+def test_a_plugin_file_that_does_not_run_is_one_line(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(UserError, match=message) as problem:
+        load_plugin(tmp_path / "broken.py")
+    assert "\n" not in str(problem.value)
+    assert not [name for name in sys.modules if name.startswith("efl_plugin_") and name.endswith("_broken")]
+
+
+def test_a_plugin_must_be_a_python_file(tmp_path):
+    (tmp_path / "mine.txt").write_text("x = 1\n")
+    with pytest.raises(UserError, match="not a Python file"):
+        load_plugin(tmp_path / "mine.txt")
