@@ -17,7 +17,8 @@ from efl.config import parse
 from efl.models import Task, build
 from efl.rng import Purpose, stream, torch_seed
 from efl.runs.setup import prepare
-from efl.server.client_table import Roster
+from efl.server.client_table import ClientTable
+from efl.server.sampling import SAMPLERS
 from efl.training.batches import batch_indices
 from efl.wire import Dense, Field, Layout, Message, decode
 
@@ -114,7 +115,7 @@ def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(d
     for client, total in fresh.items():
         left = host.store.file.read([host.store.look(client)])["residual"][0].double()
         last = host.store.last_upload(client)
-        if last.round != coordinator.roster.accepted[client]:
+        if last.round != coordinator.table.accepted[client]:
             lost_update = decode(last.parts["update"], host.hand.plain)
             left += torch.from_numpy(lost_update.onto(np.zeros(len(left), np.float32)))
         assert torch.allclose(arrived.get(client, 0.0) + left, total, atol=2e-5)
@@ -136,7 +137,7 @@ def test_the_aggregate_is_unbiased(selection, elasticity):
     """Monte Carlo over cohorts, stragglers and unequal answer rates, against full participation.
 
     Clients have constant gradients, so that what E steps come to is known. The answer rates are observed by the
-    roster in rounds before those that count.
+    table in rounds before those that count.
     """
     clients, n, local_steps, cohort = 10, 3, 20, 4
     generator = torch.Generator().manual_seed(0)
@@ -152,24 +153,25 @@ def test_the_aggregate_is_unbiased(selection, elasticity):
             step(w, gradients[client : client + 1])
             moved[client, s + 1] = w[0] - start
     scale = completion_scale(pull, 0.1, elasticity, torch.arange(1, local_steps + 1), local_steps, n)
-    roster = Roster.of(sizes)
-    expected = torch.from_numpy(roster.shares).float() @ moved[:, -1]
+    table = ClientTable.of(sizes)
+    expected = torch.from_numpy(table.shares).float() @ moved[:, -1]
     algorithm = EFL(elasticity=0.0, **UNCOMPRESSED)  # the clients have been elastic already
 
     def play(round_):
-        selected = fleet.select(roster.shares, cohort, 0, round_)
+        drawn_by = stream(0, Purpose.SELECTION, round_)
+        selected = SAMPLERS[fleet.selection].sample(table, np.ones(len(sizes), dtype=bool), cohort, drawn_by)
         behaviour = fleet.behave(0, round_, selected.clients, local_steps)
-        rates = roster.answer_rates()
+        rates = table.response_rates()
         contributions = [
             Contribution(
-                int(k), int(sizes[k]), float(roster.shares[k]), float(p), float(rates[k]), int(s),
+                int(k), int(sizes[k]), float(table.shares[k]), float(p), float(rates[k]), int(s),
                 {"update": Dense((start + scale[s - 1] * moved[k, s]).numpy())},
             )
             for k, p, s in zip(selected.clients, selected.probability, behaviour.steps, strict=True)
             if s > 0
         ]  # fmt: skip
-        roster.asked[selected.clients] += 1
-        roster.answered[[c.client for c in contributions]] += 1
+        table.requests[selected.clients] += 1
+        table.replies[[c.client for c in contributions]] += 1
         _, payload = algorithm.aggregate(ServerState(start), contributions, settings_for(n))
         return torch.from_numpy(payload.onto(start.numpy())) - start if payload else torch.zeros(n)
 
@@ -180,7 +182,7 @@ def test_the_aggregate_is_unbiased(selection, elasticity):
     standard_error = totals.std(0) / len(totals) ** 0.5
     assert (error < 3 * standard_error).all(), (error / standard_error).tolist()
     # The test can tell: weights that ignore how often clients answer are far off.
-    algorithm = EFL(elasticity=0.0, answer_rates=False, **UNCOMPRESSED)
+    algorithm = EFL(elasticity=0.0, response_rates=False, **UNCOMPRESSED)
     naive = torch.stack([play(round_) for round_ in range(3000, 9000)]).double()
     assert ((naive.mean(0) - expected).abs() > 10 * naive.std(0) / len(naive) ** 0.5).any()
 
@@ -193,7 +195,7 @@ def contribution(client, size, share, update, steps=20, asked=0.5, answers=1.0):
     ("settings", "expected"),
     [
         ({}, [0.4 / 0.5, 0.1 / (0.5 * 0.5)]),
-        ({"answer_rates": False}, [0.8, 0.2]),
+        ({"response_rates": False}, [0.8, 0.2]),
         ({"participation": "share"}, [0.4, 0.1]),
         ({"participation": "self-normalised"}, [0.8 / 1.2, 0.4 / 1.2]),
         ({"weighting": "A"}, [0.8 / 1.2, 0.4 / 1.2]),

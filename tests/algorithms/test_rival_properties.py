@@ -93,7 +93,7 @@ def test_fedcurv_is_efl_without_compression_and_reweighting(digits):
         step="explicit",
         fisher="empirical",
         participation="self-normalised",
-        answer_rates=False,
+        response_rates=False,
     )
     vectors = []
     for algorithm in (efl, FedCurv(curvature=0.25, own="include")):

@@ -69,9 +69,9 @@ def test_shares_are_renormalised_only_if_the_departed_are_dropped(digits, rule, 
     fleet = Fleet(stragglers=0, inactive=0, departures=[[1, [0, 1]]], on_departure=rule)
     coordinator = assembled(digits, fleet, cohort=20)
     coordinator.play(0)
-    assert coordinator.roster.shares.sum() == pytest.approx(1)
+    assert coordinator.table.shares.sum() == pytest.approx(1)
     coordinator.play(1)
-    there = coordinator.roster.shares[2:].sum()
+    there = coordinator.table.shares[2:].sum()
     assert there == pytest.approx(total, abs=0.02)
 
 

@@ -52,7 +52,7 @@ def coded_as_if_large(monkeypatch):
 @pytest.mark.usefixtures("coded_as_if_large")
 def test_merged_and_field_coded_broadcasts_give_every_client_the_servers_model(digits):
     coordinator, first = assemble(digits, fleet=Fleet(stragglers=0.3, inactive=0.0), cohort=4, local_steps=2)
-    hosts = {client: ClientHost(first.algorithm, first.workshop) for client in range(len(digits))}
+    hosts = {client: ClientHost(first.algorithm, first.trainer) for client in range(len(digits))}
     deliveries = []
 
     def each_client_by_itself(requests, steps):

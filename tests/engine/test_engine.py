@@ -12,9 +12,9 @@ from efl.models import FlatModel, Task, build
 from efl.runs.evaluation import worst_decile
 from efl.runs.evaluation_schedule import global_spacing, looked_at, own_spacing
 from efl.runs.setup import prepare
-from efl.server.client_table import Roster
+from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
-from efl.training.batches import Workshop, auto_rows, batch_indices, fisher_samples
+from efl.training.batches import Trainer, auto_rows, batch_indices, fisher_samples
 from efl.wire import Message
 
 
@@ -115,13 +115,13 @@ def test_training_stops_at_the_target_accuracy(digits):
     assert result.summary["bmta_local"] is not None
 
 
-def test_answer_rates_are_one_where_everybody_answered_and_learn_otherwise():
-    roster = Roster.of(np.array([1, 1, 1]))
-    assert (roster.answer_rates() == 1.0).all()
-    roster.asked[:], roster.answered[:] = 50, 50
-    assert (roster.answer_rates() == 1.0).all()
-    roster.asked[:], roster.answered[:] = 1000, [1000, 500, 100]
-    assert np.allclose(roster.answer_rates(), [1.0, 0.5, 0.1], atol=0.01)
+def test_response_rates_are_one_where_everybody_answered_and_learn_otherwise():
+    table = ClientTable.of(np.array([1, 1, 1]))
+    assert (table.response_rates() == 1.0).all()
+    table.requests[:], table.replies[:] = 50, 50
+    assert (table.response_rates() == 1.0).all()
+    table.requests[:], table.replies[:] = 1000, [1000, 500, 100]
+    assert np.allclose(table.response_rates(), [1.0, 0.5, 0.1], atol=0.01)
 
 
 def test_accuracy_is_measured_on_each_clients_own_test_data():
@@ -131,7 +131,7 @@ def test_accuracy_is_measured_on_each_clients_own_test_data():
     )
     model = FlatModel(nn.Linear(2, 2, bias=False))
     right_for_the_first_only = torch.tensor([1.0, 0.0, 0.0, 1.0])
-    host = ClientHost(FedAvg(), Workshop(model, federation, seed=0, rows=1))
+    host = ClientHost(FedAvg(), Trainer(model, federation, seed=0, rows=1))
     accuracies = host.accuracies(right_for_the_first_only, model.buffers)
     assert accuracies.tolist() == [1.0, 0.0]
 
@@ -301,7 +301,7 @@ def test_lost_replies_that_are_taken_back_do_not_count_as_silence(digits):
         coordinator, _ = assemble(digits, algorithm, fleet, cohort=20, local_steps=1)
         for round_ in range(60):
             coordinator.play(round_)
-        return coordinator.roster.answer_rates().mean()
+        return coordinator.table.response_rates().mean()
 
     assert rates(echo=True) > 0.8
     assert 0.55 < rates(echo=False) < 0.65

@@ -2,42 +2,6 @@ import numpy as np
 import pytest
 
 from efl import Fleet, UserError
-from efl.fleet.selection import by_share, inclusion_probabilities, uniform
-
-
-def test_uniform_selection_asks_everyone_equally_often():
-    shares = np.full(8, 1 / 8)
-    hits = np.zeros(8)
-    for round_ in range(4000):
-        selection = Fleet().select(shares, 3, seed=0, round_=round_)
-        assert len(set(selection.clients)) == 3
-        assert (selection.probability == 3 / 8).all()
-        hits[selection.clients] += 1
-    assert np.allclose(hits / 4000, 3 / 8, atol=0.03)
-
-
-def test_selection_by_share_has_exactly_the_probabilities_it_tells():
-    shares = np.array([0.5, 0.2, 0.1, 0.1, 0.05, 0.05])
-    told = inclusion_probabilities(shares, 3)
-    assert told[0] == 1.0  # 3 · 0.5 would be more than certain
-    assert np.isclose(told.sum(), 3)
-    assert np.allclose(told[1:], 2 * shares[1:] / 0.5)
-    hits = np.zeros(6)
-    rng = np.random.default_rng(0)
-    for _ in range(20000):
-        selection = by_share(shares, 3, rng)
-        assert len(set(selection.clients.tolist())) == 3
-        assert np.allclose(selection.probability, told[selection.clients])
-        hits[selection.clients] += 1
-    assert np.allclose(hits / 20000, told, atol=0.015)
-
-
-@pytest.mark.parametrize("select", [uniform, by_share])
-def test_asking_everyone_is_asking_everyone(select):
-    shares = np.array([0.7, 0.1, 0.1, 0.05, 0.05])
-    selection = select(shares, 5, np.random.default_rng(1))
-    assert selection.clients.tolist() == [0, 1, 2, 3, 4]
-    assert np.allclose(selection.probability, 1.0)
 
 
 def behaviours(fleet, rounds=3000, clients=4, local_steps=10):

@@ -233,7 +233,7 @@ def test_clients_come_and_go(tmp_path):
     assert changes[departed] == [("departed", [0])]
     assert 3 in history[arrived]["counted"]
     assert "0" not in history[departed]["clients"]
-    assert np.flatnonzero(run.coordinator.roster.objective).tolist() == [1, 2, 3]
+    assert np.flatnonzero(run.coordinator.table.objective).tolist() == [1, 2, 3]
 
 
 def test_a_node_that_comes_back_as_a_stranger_takes_its_place_again(tmp_path):

@@ -109,7 +109,7 @@ def test_an_aggregate_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     assert first["counted"] == []
     assert set(first["refused"].values()) == {"the aggregate left the finite numbers"}
     assert second["counted"] == [0, 1, 2, 3]
-    assert run.coordinator.roster.accepted.tolist() == [1, 1, 1, 1]
+    assert run.coordinator.table.accepted.tolist() == [1, 1, 1, 1]
 
 
 def test_what_clients_cannot_work_with_is_forgotten(tmp_path, monkeypatch):

@@ -13,6 +13,10 @@ import numpy as np
 from efl.fleet import Clock, Fleet
 from efl.fleet.intervals import Interval
 from efl.fleet.traces import Trace
+from efl.rng import Purpose, stream
+from efl.server.client_table import ClientTable
+from efl.server.membership import membership_of
+from efl.server.sampling import UniformSampler
 
 DAY = 86400.0
 NIGHTS, COHORT, STEPS, BYTES = 7, 100, 20, 20_000.0
@@ -55,21 +59,21 @@ def _rounds(trace: Trace, rounds: int) -> Iterator[tuple[float, int]]:
     some = trace.clients // 10
     coming, going = ((5, 10, some),), ((10, 15, some),)
     fleet = Fleet(stragglers=0.0, inactive=0.0, arrivals=coming, departures=going, abandon=0.5)  # the trace alone
-    shares = np.full(trace.clients, 1 / trace.clients)
-    members, clock = fleet.membership(shares, 0, STEPS, rounds), Clock(trace, 600.0, first_upload=int(BYTES))
+    table = ClientTable.of(np.ones(trace.clients, dtype=np.int64))
+    members, clock = membership_of(fleet, table.shares, 0, STEPS, rounds), Clock(trace, 600.0, first_upload=int(BYTES))
     for round_ in range(rounds):
         began = time.perf_counter()
         members.begin(round_)
         members.objective(round_)
         available = clock.available(members.present(round_))
-        selection = fleet.select(shares, COHORT, 0, round_, available)
-        allowed = clock.allow(selection.clients, np.full(len(selection.clients), BYTES), STEPS)
-        behaviour = fleet.behave(0, round_, selection.clients, STEPS)
+        cohort = UniformSampler().sample(table, available, COHORT, stream(0, Purpose.SELECTION, round_))
+        allowed = clock.allow(cohort.clients, np.full(len(cohort.clients), BYTES), STEPS)
+        behaviour = fleet.behave(0, round_, cohort.clients, STEPS)
         seconds = time.perf_counter() - began
         done = np.minimum(behaviour.steps, allowed.steps)
-        replies = dict.fromkeys(selection.clients[done > 0].tolist(), int(BYTES))
+        replies = dict.fromkeys(cohort.clients[done > 0].tolist(), int(BYTES))
         clock.finish(allowed, done, replies)
-        members.end(round_, selection.clients, replies)
+        members.end(round_, cohort.clients, replies)
         yield seconds, tracemalloc.get_traced_memory()[0]
 
 

@@ -18,25 +18,26 @@ from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.client.executors import Alone, Crew, Workers
-from efl.client.state_store import NEVER, LastUpload, Seat, StateStore
+from efl.client.state_store import LastUpload, Seat, StateStore
 from efl.client.worker import SAMPLES_AT_ONCE, Briefing, Hand, Score, ScoreOwn, Task, Train
 from efl.errors import WireError
 from efl.storage import checksum
-from efl.training.batches import Workshop
+from efl.training.batches import Trainer
 from efl.wire import PERSONAL, Context, Dense, Message, received
 
+NO_VERSION = -1  # of a host that has no model yet
 BATCHES_A_JOB = 8  # in an evaluation
 
 
 class ClientHost:
     """Answers requests with the work of its clients."""
 
-    def __init__(self, algorithm: Algorithm, workshop: Workshop, workers: int = 1, state: Path | None = None) -> None:
-        self.algorithm, self.workshop = algorithm, workshop
-        self.store = StateStore(algorithm.client_state(workshop.model.n), state)
-        self.hand = Hand(algorithm, workshop, self.store.file)
-        self.w = torch.zeros(workshop.model.n)
-        self.version = NEVER
+    def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
+        self.algorithm, self.trainer = algorithm, trainer
+        self.store = StateStore(algorithm.client_state(trainer.model.n), state)
+        self.hand = Hand(algorithm, trainer, self.store.file)
+        self.w = torch.zeros(trainer.model.n)
+        self.version = NO_VERSION
         self.workers = workers
         self.done: dict[int, int] = {}  # steps, by client, in the last answer
         self._crew: Crew | None = None
@@ -54,7 +55,7 @@ class ClientHost:
 
     def accuracies(self, w: Tensor, buffers: Tensor) -> NDArray[np.float64]:
         """Test accuracy of one model on every client's own test data; NaN for clients that cannot be asked."""
-        tests = self.workshop.federation.test
+        tests = self.trainer.federation.test
         everyone = np.concatenate(tests)
         size = BATCHES_A_JOB * SAMPLES_AT_ONCE
         self.crew.tell(w, buffers)
@@ -72,7 +73,7 @@ class ClientHost:
         ``personal`` has the clients, and what each alone is told.
         """
         steps = briefing.settings.local_steps
-        groups = self.workshop.groups(dict.fromkeys(personal, steps), self.crew.hands)
+        groups = self.trainer.groups(dict.fromkeys(personal, steps), self.crew.hands)
         self.crew.tell(w, buffers)
         jobs = [
             ScoreOwn(
@@ -118,12 +119,12 @@ class ClientHost:
         for message in _one_whole_model(messages.values()):
             self._catch_up(message, context)
         buffers = shared.get("buffers")
-        told = torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.workshop.model.buffers
+        told = torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.trainer.model.buffers
         self.crew.tell(self.w, told)
         seats = {client: self.store.seat(client) for client in messages}
         jobs = [
             Train(briefing, [self._task(messages[c], c, steps[c], seats[c]) for c in group])
-            for group in self.workshop.groups(steps, self.crew.hands)
+            for group in self.trainer.groups(steps, self.crew.hands)
         ]
         replies: dict[int, bytes] = {}
         for outcome in (outcome for outcomes in self.crew.run(jobs) for outcome in outcomes):
@@ -142,8 +143,8 @@ class ClientHost:
         """Whether the model this request builds on is here, or can be made: the first one, if it is the server's."""
         if request.header.get("how") == "model":
             return True
-        if self.version == NEVER:
-            return request.header.get("start") == checksum(self.workshop.model.w.numpy())
+        if self.version == NO_VERSION:
+            return request.header.get("start") == checksum(self.trainer.model.w.numpy())
         return request.number("base") <= self.version <= request.number("version")
 
     def _catch_up(self, request: Message, context: Context) -> None:
@@ -156,8 +157,8 @@ class ClientHost:
             return
         changes = received(how, request.log, context)
         if how != "model":
-            if self.version == NEVER:
-                self.w, self.version = self.workshop.model.w.clone(), 0
+            if self.version == NO_VERSION:
+                self.w, self.version = self.trainer.model.w.clone(), 0
             if not base <= self.version <= version or len(changes) != version - base:
                 raise WireError(f"broadcasts {base} … {version} do not continue version {self.version}")
             changes = changes[self.version - base :]

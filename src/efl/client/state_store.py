@@ -23,7 +23,8 @@ from torch import Tensor
 
 from efl.errors import UserError
 
-NEVER = -1
+NO_ROUND = -1
+NO_SLOT = -1
 CHECKPOINTS_KEPT = 2
 PAGE = 4096
 NOWHERE = -1
@@ -46,7 +47,7 @@ class Seat:
     checksum: int | None = None
 
 
-NO_UPLOAD = LastUpload(NEVER, {})
+NO_UPLOAD = LastUpload(NO_ROUND, {})
 
 
 class RowsFile:
@@ -125,7 +126,7 @@ class StateStore:
         """Where to read a client's rows and where to write the new ones."""
         slot, checksum = self._seats.get(client, (None, None))
         if not self.file.lengths:
-            return Seat(None, NEVER)
+            return Seat(None, NO_SLOT)
         if self._free:
             return Seat(slot, self._free.pop(), checksum)
         self._slots += 1
@@ -134,7 +135,7 @@ class StateStore:
     def look(self, client: int) -> Seat:
         """Where to read a client's rows, by someone who will not write."""
         slot, checksum = self._seats.get(client, (None, None))
-        return Seat(slot, NEVER, checksum)
+        return Seat(slot, NO_SLOT, checksum)
 
     def accept(self, client: int, seat: Seat, checksum: int, upload: LastUpload) -> None:
         """The client's rows are now those just written, and this is what it sent."""

@@ -21,7 +21,7 @@ from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.client.state_store import RowsFile, Seat
 from efl.models import FlatModel
 from efl.rng import Purpose
-from efl.training.batches import Workshop
+from efl.training.batches import Trainer
 from efl.wire import Context, Dense, Field, Layout, Message, decode, encode
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -77,17 +77,17 @@ class Hand:
     ``w`` and ``buffers`` are where the model is told; several processes see the same memory.
     """
 
-    def __init__(self, algorithm: Algorithm, workshop: Workshop, rows: RowsFile) -> None:
-        self.algorithm, self.workshop, self.rows = algorithm, workshop, rows
-        self.plain = Context(layout_of(workshop.model))
-        self.w, self.buffers = torch.zeros(workshop.model.n), workshop.model.buffers.clone()
+    def __init__(self, algorithm: Algorithm, trainer: Trainer, rows: RowsFile) -> None:
+        self.algorithm, self.trainer, self.rows = algorithm, trainer, rows
+        self.plain = Context(layout_of(trainer.model))
+        self.w, self.buffers = torch.zeros(trainer.model.n), trainer.model.buffers.clone()
         self._briefing: Briefing | None = None
         self._told: tuple[Parts, Context] = ({}, self.plain)
 
     def told(self, briefing: Briefing) -> tuple[Parts, Context]:
         """What clients are told, decoded once a round, and the field to code by."""
         if self._briefing is None or briefing.parts != self._briefing.parts:
-            parts = decoded_parts(briefing.parts, self.workshop.model, self.plain)
+            parts = decoded_parts(briefing.parts, self.trainer.model, self.plain)
             self._briefing, self._told = briefing, (parts, coding_context(parts, self.plain))
         return self._told
 
@@ -114,14 +114,14 @@ class Hand:
     def _work(self, briefing: Briefing, tasks: Sequence[Task], purpose: Purpose) -> LocalWork:
         shared, _ = self.told(briefing)
         shared = {name: part for name, part in shared.items() if name != "buffers"}
-        return self.workshop.work(
+        return self.trainer.work(
             [task.client for task in tasks],
             [task.steps for task in tasks],
             self.w,
             self.buffers,
             briefing.settings,
             self.rows.read([task.seat for task in tasks]),
-            [None if t.lost is None else decoded_parts(t.lost, self.workshop.model, self.plain) for t in tasks],
+            [None if t.lost is None else decoded_parts(t.lost, self.trainer.model, self.plain) for t in tasks],
             shared,
             [task.last for task in tasks],
             [None if task.personal is None else decode(task.personal, self.plain) for task in tasks],
@@ -131,17 +131,17 @@ class Hand:
     @contextmanager
     def _training(self, briefing: Briefing, tasks: Sequence[Task]) -> Iterator[None]:
         """Within, models may run away without a word: that is found out and told in one line."""
-        seed = self.workshop.layer_seed(briefing.settings.round, tasks[0].client)
+        seed = self.trainer.layer_seed(briefing.settings.round, tasks[0].client)
         with (
             np.errstate(over="ignore", invalid="ignore"),
-            nullcontext() if self.workshop.batched else self._random_layers(seed),
+            nullcontext() if self.trainer.batched else self._random_layers(seed),
         ):
             yield
 
     @contextmanager
     def _random_layers(self, seed: int) -> Iterator[None]:
         """Within, random layers draw from the client's own stream."""
-        device = self.workshop.model.device
+        device = self.trainer.model.device
         with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
             torch.default_generator.manual_seed(seed)
             if device.type == "cuda":
@@ -214,7 +214,7 @@ class ScoreOwn:
     def run(self, hand: Hand) -> list[float]:
         """An accuracy for each; nothing is sent, stored or billed."""
         work = hand.own_models(self.briefing, self.tasks)
-        tests = [hand.workshop.federation.test[task.client] for task in self.tasks]
+        tests = [hand.trainer.federation.test[task.client] for task in self.tasks]
         return [
             float(correct(hand, work.own[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)
         ]
@@ -222,7 +222,7 @@ class ScoreOwn:
 
 def correct(hand: Hand, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
     """How right the answer to each sample is."""
-    model, pool = hand.workshop.model, hand.workshop.federation
+    model, pool = hand.trainer.model, hand.trainer.federation
     if model.compiled is not None and (source := pool.source()) is not None:
         chosen = torch.from_numpy(samples)
         return (model.compiled.answers(w, source, chosen) == pool.labels_of(chosen)).double().numpy()

@@ -1,10 +1,8 @@
-"""Who shows up: which clients are there and asked, and what becomes of each request."""
+"""Simulated clients: when they are available, how fast they are, and what becomes of each request."""
 
 from efl.fleet.behaviour import RoundBehaviour
-from efl.fleet.calendar import NEVER, Calendar
+from efl.fleet.calendar import NO_DEPARTURE, Calendar
 from efl.fleet.clock import Clock
 from efl.fleet.fleet import Fleet
-from efl.fleet.membership import Change, Membership
-from efl.fleet.selection import Selection
 
-__all__ = ["NEVER", "Calendar", "Change", "Clock", "Fleet", "Membership", "RoundBehaviour", "Selection"]
+__all__ = ["NO_DEPARTURE", "Calendar", "Clock", "Fleet", "RoundBehaviour"]

@@ -17,13 +17,13 @@ Round = Annotated[int, Field(ge=1)]
 Who = Annotated[int, Field(ge=1)] | Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Event = tuple[Round, Who] | tuple[Round, Round, Who]
 
-NEVER = np.iinfo(np.int64).max
+NO_DEPARTURE = np.iinfo(np.int64).max
 ARRIVALS, DEPARTURES = 0, 1  # the two kinds draw from streams of their own
 
 
 @dataclass(frozen=True, eq=False)
 class Calendar:
-    """For each client the round it arrives in (0: there from the start) and the one it departs in (`NEVER`: it stays).
+    """The round in which each client arrives (0: there from the start), and departs (`NO_DEPARTURE`: it stays).
 
     >>> plan = Calendar.of([(60, 2)], [(80, (0,))], clients=5, seed=0)
     >>> plan.arrives.tolist(), np.flatnonzero(plan.members(80)).tolist()
@@ -75,12 +75,12 @@ def _arrivals(events: Sequence[Event], clients: int, seed: int) -> NDArray[np.in
 
 
 def _departures(events: Sequence[Event], arrives: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    departs = np.full_like(arrives, NEVER)
+    departs = np.full_like(arrives, NO_DEPARTURE)
     for number, event in enumerate(events):
         if isinstance(named := event[-1], tuple):
             _refuse_unknown("departures", named, len(arrives))
             for client, round_ in zip(named, _rounds(event, len(named), seed, DEPARTURES, number), strict=True):
-                if departs[client] != NEVER:
+                if departs[client] != NO_DEPARTURE:
                     raise UserError(f"departures: client {client} departs twice")
                 if round_ <= arrives[client]:
                     raise UserError(
@@ -92,7 +92,7 @@ def _departures(events: Sequence[Event], arrives: NDArray[np.int64], seed: int) 
         if isinstance(count := event[-1], int):
             rng = stream(seed, Purpose.MEMBERSHIP, len(events) + number, DEPARTURES)
             for round_ in _rounds(event, count, seed, DEPARTURES, number):
-                there = np.flatnonzero((arrives < round_) & (departs == NEVER))
+                there = np.flatnonzero((arrives < round_) & (departs == NO_DEPARTURE))
                 if not len(there):
                     raise UserError(f"departures: nobody is left to depart in round {round_}")
                 departs[rng.choice(there)] = round_

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from efl.errors import UserError
-from efl.fleet.abandon import Assumptions, Corollary1, Rule, Threshold
+from efl.fleet.assumptions import Assumptions
 from efl.fleet.behaviour import RoundBehaviour, steps_distribution
 from efl.fleet.calendar import Calendar, Event
 from efl.fleet.clock import Clock
-from efl.fleet.membership import Membership
-from efl.fleet.selection import SELECTIONS, Selection
 from efl.fleet.traces import EXAMPLES, find_trace, read_trace
 from efl.rng import Purpose, stream
 from efl.settings import Positive, Probability, Settings
@@ -110,37 +108,11 @@ class Fleet(Settings):
         if self.trace is not None:
             read_trace(find_trace(self.trace), clients)
 
-    def membership(self, shares: NDArray[np.float64], seed: int, local_steps: int, rounds: int) -> Membership:
-        """Who comes and goes in a run of so many rounds of E steps."""
-        calendar = Calendar.of(self.arrivals, self.departures, len(shares), seed)
-        rule: Rule | None = None
-        if isinstance(self.abandon, Assumptions):
-            rule = Corollary1(self.abandon.constants(shares), local_steps, rounds)
-        elif self.abandon is not False:
-            rule = Threshold(self.abandon)
-        return Membership(calendar, rule, self.on_departure == "drop")
-
     def clock(self, clients: int, first_upload: int) -> Clock | None:
         """Simulated time, where there is a trace; ``first_upload`` is the reply's length before any is known."""
         if self.trace is None:
             return None
         return Clock(read_trace(find_trace(self.trace), clients), self.deadline, first_upload)
-
-    def select(
-        self,
-        shares: NDArray[np.float64],
-        cohort: int,
-        seed: int,
-        round_: int,
-        among: NDArray[np.bool_] | None = None,
-    ) -> Selection:
-        """The clients asked in this round, from ``among`` (default: all); all of those if they are fewer."""
-        candidates = np.arange(len(shares)) if among is None else np.flatnonzero(among)
-        if not len(candidates):
-            return Selection(candidates, np.zeros(0))
-        rng = stream(seed, Purpose.SELECTION, round_)
-        chosen = SELECTIONS[self.selection](shares[candidates], min(cohort, len(candidates)), rng)
-        return Selection(candidates[chosen.clients], chosen.probability)
 
     def behave(self, seed: int, round_: int, clients: NDArray[np.int64], local_steps: int) -> RoundBehaviour:
         """What each of these clients does in this round; it depends on nobody but the client itself."""

@@ -89,7 +89,7 @@ class Site:
             raise UserError(f"partition-id is {self.client}, but federation.clients is {places}")
         data = replace(self.data, train=self.data.train * places, test=self.data.test * places)  # whatever its number
         setup = prepare(self.experiment, data, self.make_model(self.experiment), fleet=fleet_of(self.experiment))
-        return ClientHost(setup.algorithm, replace(setup.workshop, time_left=time_left))
+        return ClientHost(setup.algorithm, replace(setup.trainer, time_left=time_left))
 
     def hello(self, letter: Letter) -> Letter:
         """Who this is."""
@@ -114,9 +114,9 @@ class Site:
     def evaluate(self, letter: Letter) -> Letter:
         """How good a model is on the test data here; or the one that a round of work makes of it."""
         request, host = self._request(letter), self.host(unhurried)
-        buffers = host.workshop.model.buffers
+        buffers = host.trainer.model.buffers
         if "buffers" in request.parts:
-            told = decoded_parts({"buffers": request.parts["buffers"]}, host.workshop.model, host.hand.plain)["buffers"]
+            told = decoded_parts({"buffers": request.parts["buffers"]}, host.trainer.model, host.hand.plain)["buffers"]
             buffers = torch.from_numpy(told.values) if isinstance(told, Dense) else buffers
         (model,) = received("model", request.log, host.hand.plain)
         w = torch.from_numpy(model.onto(host.w.numpy()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,9 +13,8 @@ from efl.algorithms.base import Algorithm
 from efl.client.host import ClientHost
 from efl.client.worker import Briefing
 from efl.federation import Federation
-from efl.fleet import Change, Membership
 from efl.models import FlatModel
-from efl.training.batches import Workshop
+from efl.training.batches import Trainer
 from efl.wire import NO_MODEL, PERSONAL, Context, Dense, Message, encode
 
 Looks = Callable[[Mapping[int, bytes]], Mapping[int, float]]
@@ -33,18 +31,6 @@ class Elsewhere(Federation):
             object.__setattr__(self, key, value)
 
 
-@dataclass(eq=False)
-class LiveMembership(Membership):
-    """Members are whoever is there: ``open_round`` sees to it that the calendar says so."""
-
-    open_round: Callable[[int], None] = lambda round_: None
-
-    def begin(self, round_: int) -> list[Change]:
-        """Arrivals and departures before a round."""
-        self.open_round(round_)
-        return super().begin(round_)
-
-
 class DistantHost(ClientHost):
     """Stands for clients on other machines; how good a model is, they find out themselves, and say.
 
@@ -54,7 +40,7 @@ class DistantHost(ClientHost):
     def __init__(
         self, algorithm: Algorithm, model: FlatModel, federation: Federation, here: Callable[[], list[int]], look: Looks
     ) -> None:
-        super().__init__(algorithm, Workshop(model, federation, seed=0, rows=1))
+        super().__init__(algorithm, Trainer(model, federation, seed=0, rows=1))
         self.here, self.look = here, look
         self._seen: tuple[Tensor, Tensor, NDArray[np.float64]] | None = None
 
@@ -84,7 +70,7 @@ class DistantHost(ClientHost):
         return {client: float(accuracies[client]) for client in personal}
 
     def _asked(self, requests: Mapping[int, bytes]) -> NDArray[np.float64]:
-        accuracies = np.full(len(self.workshop.federation), np.nan)
+        accuracies = np.full(len(self.trainer.federation), np.nan)
         for client, accuracy in self.look(requests).items():
             accuracies[client] = accuracy
         return accuracies

@@ -18,16 +18,19 @@ from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment
 from efl.errors import UserError
 from efl.flower.config import experiment_of, fleet_of
-from efl.flower.elsewhere import DistantHost, Elsewhere, LiveMembership
+from efl.flower.elsewhere import DistantHost, Elsewhere
 from efl.flower.transport import FlowerTransport, Post
 from efl.models import FlatModel
 from efl.runs.directory import RunDirectory
 from efl.runs.loop import Observer, Result, Run
 from efl.runs.setup import Setup, spelt_out
-from efl.server.client_table import Roster
+from efl.server.abandonment import rule_of
+from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
 from efl.server.limits import Guard
+from efl.server.membership import LiveMembership
 from efl.server.registry import Registry
+from efl.server.sampling import SAMPLERS
 from efl.storage import write_atomically
 from efl.track.trackers import trackers
 from efl.wire import NO_MODEL
@@ -105,25 +108,33 @@ class DistantSetup(Setup):
         """A coordinator whose transport is the post, and a host that stands for the clients out there."""
         registry, network = self.post.registry, self.experiment.network
         fleet, training = self.fleet, self.experiment.training
-        roster = Roster.of(registry.sizes)
-        rule = fleet.membership(roster.shares, training.seed, training.local_steps, training.rounds).rule
+        table = ClientTable.of(registry.sizes)
+        rule = rule_of(fleet, table.shares, training.local_steps, training.rounds)
         members = LiveMembership(
-            registry.calendar, rule, fleet.on_departure == "drop", partial(self._open_round, roster)
+            registry.calendar, rule, fleet.on_departure == "drop", partial(self._open_round, table)
         )
         transport = FlowerTransport(self.post, max(1.0, network.deadline - network.margin))
         guard = Guard(network.norm_bound)
         host = DistantHost(self.algorithm, self.model, self.federation, self._here, self._look)
         plan = self.plan
         coordinator = Coordinator(
-            self.algorithm, self.model, fleet, plan, roster, transport, members, clock=None, guard=guard
+            self.algorithm,
+            self.model,
+            SAMPLERS[fleet.selection],
+            plan,
+            table,
+            transport,
+            members,
+            clock=None,
+            guard=guard,
         )
         return coordinator, host
 
-    def _open_round(self, roster: Roster, round_: int) -> None:
+    def _open_round(self, table: ClientTable, round_: int) -> None:
         """Wait until there is somebody to ask: before the first round for as many as were wanted, later for anyone."""
         wanted, registry = self.experiment.network.wait_for, self.post.registry
         if round_ < registry.opened:  # put back to an earlier round: what clients have may be of those given up
-            roster.version[:] = NO_MODEL
+            table.version[:] = NO_MODEL
         enough = 1 if round_ > 0 else self.experiment.training.cohort if wanted == "auto" else wanted
         said = -1
         self._look_around()

@@ -42,9 +42,9 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "host.w": host.w,
         "log": torch.from_numpy(np.frombuffer(log, dtype=np.uint8).copy()),
         **_prefixed("server.tensors.", coordinator.server.tensors),
-        **_prefixed("roster.", coordinator.roster.tensors()),
+        **_prefixed("roster.", coordinator.table.state_dict()),
         **_prefixed("store.", host.store.tensors()),
-        **_prefixed("members.", _copies(coordinator.members.arrays())),
+        **_prefixed("members.", coordinator.members.state_dict()),
         **_prefixed("clock.", _copies(coordinator.clock.arrays()) if coordinator.clock else {}),
     }
     notes = {
@@ -52,7 +52,7 @@ def save_checkpoint(directory: Path, rounds: int, coordinator: Coordinator, host
         "host_version": host.version,
         "log_base": coordinator.log.base,
         "log_lengths": [len(blob) for blob in coordinator.log.blobs],
-        "data": host.workshop.federation.fingerprint,
+        "data": host.trainer.federation.fingerprint,
         "trace": coordinator.clock.trace.fingerprint if coordinator.clock else None,
         "bytes": coordinator.ledger.total,
     }
@@ -111,17 +111,17 @@ def _restore(path: Path, coordinator: Coordinator, host: ClientHost) -> int:
             f"{path} holds a model of {len(tensors['server.w'])} parameters, but the one at hand has "
             f"{len(coordinator.server.w)}; pass the model that the run was started with"
         )
-    if len(tensors["roster.asked"]) != len(coordinator.roster.asked):
+    if len(tensors["roster.requests"]) != len(coordinator.table.requests):
         raise UserError(
-            f"{path} has {len(tensors['roster.asked'])} clients, but the federation at hand has "
-            f"{len(coordinator.roster.asked)}; pass the one that the run was started with"
+            f"{path} has {len(tensors['roster.requests'])} clients, but the federation at hand has "
+            f"{len(coordinator.table.requests)}; pass the one that the run was started with"
         )
-    if notes["data"] != host.workshop.federation.fingerprint:
+    if notes["data"] != host.trainer.federation.fingerprint:
         raise UserError(f"{path} is of a run on other data than those at hand; pass those it was started with")
     coordinator.server = ServerState(tensors["server.w"], _below("server.tensors.", tensors))
     coordinator.buffers = tensors["buffers"]
-    coordinator.roster.restore(_below("roster.", tensors))
-    _put_back(coordinator.members.arrays(), _below("members.", tensors))
+    coordinator.table.load_state_dict(_below("roster.", tensors))
+    coordinator.members.load_state_dict(_below("members.", tensors))
     if coordinator.clock is not None:
         if notes["trace"] != coordinator.clock.trace.fingerprint:
             raise UserError(f"{path} is of a run with another trace; put back the one it was started with")

@@ -20,10 +20,12 @@ from efl.client.host import ClientHost
 from efl.server.coordinator import Coordinator
 from efl.processes import quick_arithmetic
 from efl.transport.torchrun import FollowingHost, LeadingHost, ranks
-from efl.server.client_table import Roster
+from efl.server.client_table import ClientTable
+from efl.server.membership import membership_of
+from efl.server.sampling import SAMPLERS
 from efl.server.records import Plan
 from efl.transport.local import LocalTransport
-from efl.training.batches import Workshop, auto_rows, auto_workers
+from efl.training.batches import Trainer, auto_rows, auto_workers
 from efl.errors import UserError, first_line
 from efl.federation import Federation, load
 from efl.federation.prepared import data_directory
@@ -52,12 +54,12 @@ class Setup:
     def assemble(self, state: Path | None = None) -> tuple[Coordinator, ClientHost]:
         """A coordinator, and the clients it talks to; what clients keep goes into the file ``state``."""
         training, plan = self.experiment.training, self.plan
-        host = (LeadingHost if ranks() > 1 else ClientHost)(self.algorithm, self.workshop, self.workers, state)
-        roster = Roster.of(self.federation.sizes)
-        members = self.fleet.membership(roster.shares, training.seed, training.local_steps, training.rounds)
+        host = (LeadingHost if ranks() > 1 else ClientHost)(self.algorithm, self.trainer, self.workers, state)
+        table = ClientTable.of(self.federation.sizes)
+        members = membership_of(self.fleet, table.shares, training.seed, training.local_steps, training.rounds)
         clock = self.fleet.clock(len(self.federation), first_upload=4 * self.model.n)
         transport = LocalTransport(host, self.fleet, training.seed, training.local_steps, clock)
-        return Coordinator(self.algorithm, self.model, self.fleet, plan, roster, transport, members, clock), host
+        return Coordinator(self.algorithm, self.model, SAMPLERS[self.fleet.selection], plan, table, transport, members, clock), host
 
     @property
     def plan(self) -> Plan:
@@ -76,14 +78,14 @@ class Setup:
     def follow(self) -> None:
         """Be another rank than the one that leads the run, until it is over."""
         with quick_arithmetic():
-            FollowingHost.told(self.algorithm, self.workshop, self.workers).serve()
+            FollowingHost.told(self.algorithm, self.trainer, self.workers).serve()
 
     @property
-    def workshop(self) -> Workshop:
+    def trainer(self) -> Trainer:
         """Where local work is made."""
         training, engine = self.experiment.training, self.experiment.engine
         rows = auto_rows(self.model, training.cohort) if engine.rows == "auto" else engine.rows
-        return Workshop(self.model, self.federation, training.seed, rows)
+        return Trainer(self.model, self.federation, training.seed, rows)
 
     @property
     def workers(self) -> int:

@@ -1,7 +1,8 @@
-"""What the server knows of each client: its share, its model version, and how reliably it answers."""
+"""What the server knows of each client: sample count, model version, how often it was sampled and replied."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,35 +10,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.client.state_store import NEVER
+from efl.client.state_store import NO_ROUND
 from efl.wire import FIRST
 
 PRIOR = 2.0
+STATE = ("version", "requests", "replies", "accepted", "rounds", "available")
 
 
 @dataclass(eq=False)
-class Roster:
-    """One entry a client: samples n_k, model version, requests and answers so far, last round accepted.
+class ClientTable:
+    """One entry per client: samples n_k, model version, requests and replies so far, last round accepted.
 
-    ``objective`` marks those whose data count in the present round; ``rounds`` and ``available`` count the rounds in
-    which a client was a member, and in which it could be reached.
+    ``objective`` marks the clients whose data count in the current round; ``rounds`` and ``available`` count the rounds
+    in which a client was a member, and in which it could be reached.
     """
 
     sizes: NDArray[np.int64]
     version: NDArray[np.int64]
-    asked: NDArray[np.int64]
-    answered: NDArray[np.int64]
+    requests: NDArray[np.int64]
+    replies: NDArray[np.int64]
     accepted: NDArray[np.int64]
     rounds: NDArray[np.int64]
     available: NDArray[np.int64]
     objective: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, sizes: NDArray[np.int64]) -> Roster:
-        """Clients nobody has talked to yet."""
-        first, never = np.full_like(sizes, FIRST), np.full_like(sizes, NEVER)
-        asked, answered, rounds, available = np.zeros((4, len(sizes)), dtype=np.int64)
-        return cls(sizes, first, asked, answered, never, rounds, available, np.ones(len(sizes), dtype=bool))
+    def of(cls, sizes: NDArray[np.int64]) -> ClientTable:
+        """A table of clients that have not been contacted yet."""
+        first, no_round = np.full_like(sizes, FIRST), np.full_like(sizes, NO_ROUND)
+        requests, replies, rounds, available = np.zeros((4, len(sizes)), dtype=np.int64)
+        return cls(sizes, first, requests, replies, no_round, rounds, available, np.ones(len(sizes), dtype=bool))
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -46,27 +48,26 @@ class Roster:
         shares: NDArray[np.float64] = counting / max(int(counting.sum()), 1)
         return shares
 
-    def answer_rates(self) -> NDArray[np.float64]:
-        """How often each client answers when asked, from the rounds before this one.
+    def response_rates(self) -> NDArray[np.float64]:
+        """How often each client replies when sampled, from the rounds before this one.
 
-        Few observations are drawn towards the rate of all clients, as if each had been seen answering like the
-        average `PRIOR` times more; where everybody always answered this is exactly 1.
+        Few observations are drawn towards the rate of all clients, as if each had been seen replying like the average
+        `PRIOR` times more; where everybody always replied this is exactly 1.
         """
-        return _rates(self.answered, self.asked)
+        return _rates(self.replies, self.requests)
 
     def availability(self) -> NDArray[np.float64]:
-        """How often each client could be reached in the rounds in which it was a member, told in the same way."""
+        """How often each client could be reached in the rounds in which it was a member, estimated the same way."""
         return _rates(self.available, self.rounds)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything but the sizes, for a checkpoint."""
-        names = ("version", "asked", "answered", "accepted", "rounds", "available")
-        return {name: torch.from_numpy(getattr(self, name).copy()) for name in names}
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that depends on the past; sizes come from the data."""
+        return {name: torch.from_numpy(getattr(self, name).copy()) for name in STATE}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `tensors` gave."""
-        for name, tensor in tensors.items():
-            getattr(self, name)[:] = tensor.numpy()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        for name in STATE:
+            getattr(self, name)[:] = state[name].numpy()
 
 
 def _rates(hits: NDArray[np.int64], tries: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -20,13 +20,15 @@ from efl.algorithms.components.reduction import averaged_model
 from efl.algorithms.components.weights import by_samples
 from efl.client.worker import coding_context, decoded_parts, layout_of
 from efl.errors import DivergedError, WireError
-from efl.fleet import Clock, Fleet, Membership, Selection
+from efl.fleet import Clock
 from efl.models import FlatModel
-from efl.server.client_table import Roster
+from efl.rng import Purpose, stream
+from efl.server.client_table import ClientTable
 from efl.server.limits import Guard, all_finite, is_finite
+from efl.server.membership import Membership
 from efl.server.records import Plan, RoundRecord
 from efl.server.replies import RUNAWAY_LOSS, Expected, Reply
-from efl.server.sampling import asked
+from efl.server.sampling import Cohort, Sampler
 from efl.storage import checksum
 from efl.transport.base import Exchange, Transport
 from efl.wire import (
@@ -55,9 +57,9 @@ class Coordinator:
 
     algorithm: Algorithm
     model: FlatModel
-    fleet: Fleet
+    sampler: Sampler
     plan: Plan
-    roster: Roster
+    table: ClientTable
     transport: Transport
     members: Membership
     clock: Clock | None = None
@@ -79,16 +81,15 @@ class Coordinator:
         """One round, from asking to the new model. Nobody answering is a normal round."""
         self.ledger.start_round()
         changes = self.members.begin(round_)
-        self.roster.objective = self.members.objective(round_)
+        self.table.objective = self.members.objective(round_)
         settings = self.settings(round_)
         chosen_in = round_ - round_ % self.algorithm.exchanges  # who is asked twice is as able the second time
-        cohort, seed = self.plan.cohort, self.plan.seed
-        selection = asked(self.fleet, self.members, self.clock, self.roster, cohort, seed, chosen_in)
+        selection = self._sample(chosen_in)
         requests = self._requests(selection, settings)
         exchange = self.transport.exchange(chosen_in, requests)
         replies, refused = self._read(exchange, requests, settings)
         changes += self.members.end(round_, selection.clients, replies)
-        counted = {client: reply for client, reply in replies.items() if self.roster.objective[client]}
+        counted = {client: reply for client, reply in replies.items() if self.table.objective[client]}
         contributions = self._contributions(selection, counted)
         version = self.log.version  # what those who answered have
         if (why := self._advance(contributions, counted, settings)) is not None:
@@ -110,6 +111,18 @@ class Coordinator:
             forgot,
         )
 
+    def _sample(self, round_: int) -> Cohort:
+        """The cohort, from the members (or those that can be reached), and abandoned clients due for another probe."""
+        members, reachable = self.members.present(round_), None
+        self.table.rounds += members
+        if self.clock is not None:
+            reachable = self.clock.available(members)
+            self.table.available += reachable
+        candidates = reachable if reachable is not None and self.sampler.needs_reachable else members
+        rng = stream(self.plan.seed, Purpose.SELECTION, round_)
+        cohort = self.sampler.sample(self.table, candidates, self.plan.cohort, rng)
+        return cohort.joined_by(self.members.asked_again(round_))
+
     def settings(self, round_: int) -> RoundSettings:
         """What clients are told about this round."""
         plan = self.plan
@@ -117,12 +130,12 @@ class Coordinator:
         eta = plan.schedule(plan.learning_rate, max(0, round_ - started))
         return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, self.plain.layout)
 
-    def _requests(self, selection: Selection, settings: RoundSettings) -> dict[int, bytes]:
+    def _requests(self, selection: Cohort, settings: RoundSettings) -> dict[int, bytes]:
         shared = self._shared_parts(settings)
         courier = Courier(self.log, self.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
         requests: dict[int, bytes] = {}
         for client in selection.clients.tolist():
-            version = int(self.roster.version[client])
+            version = int(self.table.version[client])
             delivery = courier.delivery(version)
             header = {
                 "round": settings.round,
@@ -130,7 +143,7 @@ class Coordinator:
                 "eta": settings.eta,
                 "local_steps": settings.local_steps,
                 "batch_size": settings.batch_size,
-                "accepted": int(self.roster.accepted[client]),
+                "accepted": int(self.table.accepted[client]),
                 "how": delivery.how,
                 "base": delivery.base,
                 "version": self.log.version,
@@ -176,7 +189,7 @@ class Coordinator:
                 reply = Message.from_bytes(blob, "reply")
                 kinds = kinds_of(reply.parts)
                 if reply.header.get("needs_model"):
-                    self.roster.version[client] = NO_MODEL
+                    self.table.version[client] = NO_MODEL
                 else:
                     replies[client] = expected.checked(reply, client)
             except WireError as error:
@@ -184,13 +197,13 @@ class Coordinator:
             self.ledger.sent("up", len(blob), kinds)
         return replies, refused
 
-    def _contributions(self, selection: Selection, replies: Mapping[int, Reply]) -> list[Contribution]:
-        shares, rates = self.roster.shares, self.roster.answer_rates()
+    def _contributions(self, selection: Cohort, replies: Mapping[int, Reply]) -> list[Contribution]:
+        shares, rates = self.table.shares, self.table.response_rates()
         chance = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
         return [
             Contribution(
                 client=client,
-                size=int(self.roster.sizes[client]),
+                size=int(self.table.sizes[client]),
                 share=float(shares[client]),
                 asked=chance[client],
                 answers=float(rates[client]),
@@ -201,16 +214,16 @@ class Coordinator:
         ]
 
     def _note_answers(
-        self, selection: Selection, replies: Mapping[int, Reply], settings: RoundSettings, version: int
+        self, selection: Cohort, replies: Mapping[int, Reply], settings: RoundSettings, version: int
     ) -> None:
         """A reply that takes back a lost one counts for both: its weight must not make up for the same loss again."""
         answered = np.array(list(replies), dtype=np.int64)
-        self.roster.asked[selection.clients] += 1
-        self.roster.answered[answered] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
-        np.minimum(self.roster.answered, self.roster.asked, out=self.roster.answered)
-        self.roster.version[answered] = version
-        used = answered[self.roster.objective[answered]]
-        self.roster.accepted[used] = settings.round
+        self.table.requests[selection.clients] += 1
+        self.table.replies[answered] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
+        np.minimum(self.table.replies, self.table.requests, out=self.table.replies)
+        self.table.version[answered] = version
+        used = answered[self.table.objective[answered]]
+        self.table.accepted[used] = settings.round
 
     def _advance(
         self, contributions: list[Contribution], counted: Mapping[int, Reply], settings: RoundSettings
@@ -264,7 +277,7 @@ class Coordinator:
         """BatchNorm statistics and the like: the mean over those who answered, by sample count."""
         if not self.buffers.numel() or not replies:
             return
-        weights = by_samples([int(self.roster.sizes[client]) for client in replies])
+        weights = by_samples([int(self.table.sizes[client]) for client in replies])
         payloads = [reply.parts["buffers"] for reply in replies.values()]
         self.buffers = averaged_model(self.buffers, payloads, weights)
 
@@ -272,7 +285,7 @@ class Coordinator:
         """The cohort's mean mini-batch loss, by sample count; NaN when nobody answered."""
         if not replies:
             return math.nan
-        weights = by_samples([int(self.roster.sizes[client]) for client in replies])
+        weights = by_samples([int(self.table.sizes[client]) for client in replies])
         loss = math.fsum(weight * reply.loss for weight, reply in zip(weights, replies.values(), strict=True))
         if loss > RUNAWAY_LOSS:
             raise DivergedError(f"the training loss is {loss:.3g} in round {round_}")

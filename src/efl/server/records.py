@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from efl.fleet import Change
+from efl.server.membership import Change
 from efl.training.schedules import Schedule
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from efl.errors import UserError, WireError
-from efl.fleet import NEVER, Calendar
+from efl.fleet import NO_DEPARTURE, Calendar
 from efl.storage import write_atomically
 
 NAME = "client-"
@@ -50,7 +50,7 @@ class Registry:
 
     def __post_init__(self) -> None:
         self.sizes, self.away = np.zeros((2, self.clients), dtype=np.int64)
-        arrives, departs = np.full((2, self.clients), NEVER, dtype=np.int64)
+        arrives, departs = np.full((2, self.clients), NO_DEPARTURE, dtype=np.int64)
         self.calendar = Calendar(arrives, departs, "registered")
         self.opened = -1
         self.missed: set[int] = set()  # by the server, since it was started: who was there when it was stopped
@@ -96,7 +96,7 @@ class Registry:
             here = self.node(client) is not None
             member = bool(self.calendar.members(round_)[client])
             if here and not member and not again:
-                self.calendar.arrives[client], self.calendar.departs[client] = round_, NEVER
+                self.calendar.arrives[client], self.calendar.departs[client] = round_, NO_DEPARTURE
             self.away[client] = 0 if here else self.away[client] + (not again)
             if member and self.away[client] >= self.patience:
                 self.calendar.departs[client] = round_

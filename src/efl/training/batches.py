@@ -23,7 +23,7 @@ WORTH_SHARING = 2 * 10**8  # multiplications in a round, a hundredth of a second
 
 
 @dataclass(frozen=True)
-class Workshop:
+class Trainer:
     """Where local work is made: the network, the data, the seed, and how many clients run as one matrix.
 
     Work ends early when there is no ``time_left``.

@@ -21,7 +21,7 @@ from efl.client.host import ClientHost
 from efl.client.worker import Briefing
 from efl.errors import UserError
 from efl.runs.checkpoint import load_clients, save_clients
-from efl.training.batches import Workshop
+from efl.training.batches import Trainer
 
 LEADER = 0
 
@@ -45,8 +45,8 @@ def join() -> None:
 class LeadingHost(ClientHost):
     """Rank 0's own clients, and through it those of all other ranks."""
 
-    def __init__(self, algorithm: Algorithm, workshop: Workshop, workers: int = 1, state: Path | None = None) -> None:
-        super().__init__(algorithm, workshop, workers, state)
+    def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
+        super().__init__(algorithm, trainer, workers, state)
         join()
         self.others = range(1, ranks())
         for other in self.others:
@@ -123,14 +123,14 @@ class FollowingHost(ClientHost):
     path: Path | None = None
 
     @classmethod
-    def told(cls, algorithm: Algorithm, workshop: Workshop, workers: int) -> FollowingHost:
+    def told(cls, algorithm: Algorithm, trainer: Trainer, workers: int) -> FollowingHost:
         """As the leader says."""
         join()
         state = _receive(LEADER)
         path = None if state is None else Path(state).with_suffix(f".rank{rank()}")
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-        host = cls(algorithm, workshop, workers, path)
+        host = cls(algorithm, trainer, workers, path)
         host.path = path
         return host
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from efl.fleet.abandon import Corollary1
 from efl.fleet.calendar import Calendar
-from efl.fleet.membership import PRESENT, Membership
+from efl.server.abandonment import Corollary1
+from efl.server.membership import PRESENT, Membership
 from efl.theory import Participation, Theorem1
 from efl.theory.problems import Quadratic
 from efl.theory.simulate import simulate

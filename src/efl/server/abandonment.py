@@ -1,4 +1,4 @@
-"""When a client that is often silent is abandoned: by a threshold, or by Corollary 1."""
+"""Rules for abandoning unresponsive clients: a threshold on inactivity, or Corollary 1."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from efl.errors import UserError
-from efl.settings import NonNegative, Positive, Settings
+from efl.fleet import Fleet
+from efl.fleet.assumptions import Assumptions
 from efl.theory import Constants, whether_to_abandon
 
 
@@ -33,35 +33,6 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Assumptions(Settings):
-    """The constants of Corollary 1 as a user gives them: L, μ, G, and σ_k and D_k, one number or one a client."""
-
-    smoothness: Positive
-    convexity: Positive
-    gradient: Positive
-    noise: NonNegative | tuple[NonNegative, ...]
-    divergence: NonNegative | tuple[NonNegative, ...]
-
-    def constants(self, shares: NDArray[np.float64]) -> Constants:
-        """With the shares that make them those of a federation."""
-        return Constants(
-            smoothness=self.smoothness,
-            convexity=self.convexity,
-            gradient=self.gradient,
-            noise=self._each("noise", len(shares)),
-            divergence=self._each("divergence", len(shares)),
-            shares=tuple(shares.tolist()),
-        )
-
-    def _each(self, name: str, clients: int) -> tuple[float, ...]:
-        value = getattr(self, name)
-        each: tuple[float, ...] = value if isinstance(value, tuple) else (value,) * clients
-        if len(each) != clients:
-            raise UserError(f"abandon.{name} lists {len(each)} numbers for {clients} clients")
-        return each
-
-
-@dataclass(frozen=True)
 class Corollary1:
     """Whoever spoils the bound at the last round more by staying than by going, goes."""
 
@@ -75,3 +46,10 @@ class Corollary1:
             self.constants, client, inactivity, local_steps=self.local_steps, round_=round_, horizon=self.horizon
         )
         return f"inactivity {inactivity:.2f}, {verdict}" if verdict.abandon else None
+
+
+def rule_of(fleet: Fleet, shares: NDArray[np.float64], local_steps: int, rounds: int) -> Rule | None:
+    """The rule that ``fleet.abandon`` asks for, for a run of so many rounds of E steps; None if nobody is abandoned."""
+    if isinstance(fleet.abandon, Assumptions):
+        return Corollary1(fleet.abandon.constants(shares), local_steps, rounds)
+    return None if fleet.abandon is False else Threshold(fleet.abandon)

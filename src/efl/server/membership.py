@@ -7,14 +7,16 @@ Whenever the objective changes the learning rate starts over (section 4 of the p
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from efl.fleet.abandon import Rule
-from efl.fleet.calendar import NEVER, Calendar
+from efl.fleet import NO_DEPARTURE, Calendar, Fleet
+from efl.server.abandonment import Rule, rule_of
 
 MEMORY = 20  # requests, by and by, after which what a client did before is forgotten
 ENOUGH = 10  # requests before a client is judged
@@ -22,6 +24,7 @@ ASK_AGAIN = 5  # rounds between two requests to an abandoned client
 ANSWERS = 4  # as many in a row, and it is taken back
 
 PRESENT = -1
+STATE = ("silence", "requests", "streak", "abandoned", "restarted")
 Mask = NDArray[np.bool_]
 
 
@@ -57,7 +60,11 @@ class Membership:
     @property
     def fixed(self) -> bool:
         """Whether nobody ever comes or goes."""
-        return self.rule is None and not self.calendar.arrives.any() and bool((self.calendar.departs == NEVER).all())
+        return (
+            self.rule is None
+            and not self.calendar.arrives.any()
+            and bool((self.calendar.departs == NO_DEPARTURE).all())
+        )
 
     def present(self, round_: int) -> Mask:
         """Whom a cohort is drawn from."""
@@ -123,6 +130,29 @@ class Membership:
         self.abandoned[client], self.requests[client], self.silence[client] = PRESENT, 0, 0.0
         return [Change("returned", [client], f"{ANSWERS} answers in a row")]
 
-    def arrays(self) -> dict[str, NDArray[np.int64] | NDArray[np.float64]]:
-        """What depends on the past, for a checkpoint; restored in place."""
-        return {name: getattr(self, name) for name in ("silence", "requests", "streak", "abandoned", "restarted")}
+    def state_dict(self) -> dict[str, Tensor]:
+        """What depends on the past."""
+        return {name: torch.from_numpy(getattr(self, name).copy()) for name in STATE}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        for name in STATE:
+            getattr(self, name)[:] = state[name].numpy()
+
+
+@dataclass(eq=False)
+class LiveMembership(Membership):
+    """Members are the clients that have registered; ``open_round`` updates the calendar before each round."""
+
+    open_round: Callable[[int], None] = lambda round_: None
+
+    def begin(self, round_: int) -> list[Change]:
+        """Arrivals and departures before a round."""
+        self.open_round(round_)
+        return super().begin(round_)
+
+
+def membership_of(fleet: Fleet, shares: NDArray[np.float64], seed: int, local_steps: int, rounds: int) -> Membership:
+    """The members of a simulated fleet, in a run of so many rounds of E steps."""
+    calendar = Calendar.of(fleet.arrivals, fleet.departures, len(shares), seed)
+    return Membership(calendar, rule_of(fleet, shares, local_steps, rounds), fleet.on_departure == "drop")

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from efl.errors import UserError
 from efl.fleet import Fleet
-from efl.fleet.abandon import Threshold
-from efl.fleet.calendar import NEVER, Calendar
-from efl.fleet.membership import ANSWERS, ASK_AGAIN, ENOUGH, MEMORY, Membership
+from efl.fleet.calendar import NO_DEPARTURE, Calendar
+from efl.server.abandonment import Threshold
+from efl.server.membership import ANSWERS, ASK_AGAIN, ENOUGH, MEMORY, Membership
 
 
 def test_those_with_the_highest_numbers_arrive_in_order_and_named_ones_when_told():
@@ -18,7 +18,7 @@ def test_those_with_the_highest_numbers_arrive_in_order_and_named_ones_when_told
 
 def test_who_departs_was_there_and_departs_once():
     plan = Calendar.of([(50, 5)], [(10, 3), (60, (2,)), (70, 80, 4)], clients=12, seed=3)
-    gone = plan.departs[plan.departs != NEVER]
+    gone = plan.departs[plan.departs != NO_DEPARTURE]
     assert len(gone) == 8
     assert (gone == 10).sum() == 3
     assert plan.departs[2] == 60
@@ -151,13 +151,3 @@ def test_somebody_always_stays():
     membership = members(Threshold(0.1))
     ask(membership, range(50), silent={0, 1, 2, 3})
     assert membership.present(50).sum() == 1
-
-
-def test_selection_is_from_those_who_are_there():
-    shares = np.full(10, 0.1)
-    among = np.array([True] * 4 + [False] * 6)
-    selection = Fleet().select(shares, 2, 0, 0, among)
-    assert set(selection.clients) <= {0, 1, 2, 3}
-    assert selection.probability.tolist() == [0.5, 0.5]
-    assert Fleet().select(shares, 8, 0, 0, among).clients.tolist() == [0, 1, 2, 3]
-    assert len(Fleet().select(shares, 8, 0, 0, np.zeros(10, dtype=bool)).clients) == 0
