@@ -16,6 +16,7 @@ from typing import Literal
 from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context
+from efl.wire.limits import MOST_BROADCASTS
 from efl.wire.merged import pack_merged, unpack_merged
 from efl.wire.payload import Change, Field, Ternary, decode, encode, is_whole
 
@@ -26,7 +27,7 @@ WORTH_CODING_ANEW = 2500  # non-zeros; in smaller models a better code costs mor
 
 @dataclass(frozen=True)
 class BroadcastLog:
-    """The encoded broadcasts after version ``base``; kept only while shorter than the model itself."""
+    """The encoded broadcasts after version ``base``; kept only while shorter than the model itself, and few."""
 
     base: int = 0
     blobs: tuple[bytes, ...] = ()
@@ -41,7 +42,7 @@ class BroadcastLog:
         if absolute:
             return BroadcastLog(self.version, (blob,))
         log = replace(self, blobs=(*self.blobs, blob))
-        while log.blobs and sum(map(len, log.blobs)) > model_bytes:
+        while log.blobs and (sum(map(len, log.blobs)) > model_bytes or len(log.blobs) > MOST_BROADCASTS):
             log = BroadcastLog(log.base + 1, log.blobs[1:])
         return log
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from efl.errors import WireError
 from efl.wire.context import Context, arranged, scheme
+from efl.wire.limits import MOST_BROADCASTS
 from efl.wire.payload import Ternary, read_scales
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.reader import Reader, opened, sealed, varints
-
-MOST = 10_000  # increments in a message
 
 
 def pack_merged(increments: Sequence[Ternary], context: Context) -> bytes:
@@ -45,7 +44,7 @@ def unpack_merged(blob: bytes, context: Context) -> list[Ternary]:
 
 def _increments(reader: Reader, context: Context) -> list[Ternary]:
     count, number = reader.varints(2)
-    if count > MOST:
+    if count > MOST_BROADCASTS:
         raise WireError(f"{count} increments in one message")
     arrangement, bounds = scheme(number, context)
     union = np.sort(arrangement.position(unpack_places(reader, bounds)))

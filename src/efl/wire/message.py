@@ -1,27 +1,37 @@
-"""A message: a small header, named payloads, and for requests the broadcasts the client has missed.
+"""The envelope: a small header, named payloads, and for requests the broadcasts the client has missed.
 
 One blob: an envelope in MessagePack (version, kind, header, lengths) with a CRC-32, then the payloads, each with a
 CRC-32 of its own that is checked when it is decoded. So what many clients are sent alike is encoded, and checked,
-once. A CRC catches damage, not forgery.
+once. A CRC catches damage, not forgery. `efl.wire.protocol` says what the headers of each kind hold.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgpack
 
 from efl.errors import WireError
+from efl.wire.limits import (
+    LONGEST_HEADER,
+    LONGEST_LENGTH,
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    MOST_BROADCASTS,
+    MOST_METRICS,
+    MOST_PARTS,
+    Limits,
+)
 from efl.wire.reader import CHECKSUM, Reader, opened, sealed
 
 VERSION = 3
 PERSONAL = "personal"  # the part of a request that is for one client alone
-Kind = Literal["request", "reply"]
 _LENGTH = struct.Struct("<I")
+_UNLIMITED = Limits()
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Message:
     {'round': 3}
     """
 
-    kind: Kind
+    kind: str
     header: Mapping[str, Any]
     parts: Mapping[str, bytes] = field(default_factory=dict)
     log: Sequence[bytes] = ()
@@ -44,26 +54,39 @@ class Message:
         return b"".join([_LENGTH.pack(len(envelope)), sealed(envelope), *self.parts.values(), *self.log])
 
     @classmethod
-    def from_bytes(cls, blob: bytes, kind: Kind) -> Message:
-        """The message in ``blob``; `WireError` if it is damaged, of another version or of another kind."""
+    def from_bytes(
+        cls, blob: bytes, kinds: str | Collection[str], limits: Limits = _UNLIMITED, most_log: int = MOST_BROADCASTS
+    ) -> Message:
+        """The message in ``blob``, its payloads still encoded.
+
+        Args:
+            blob: Bytes that may be anything.
+            kinds: The kind it must be of, or several.
+            limits: The largest message that is taken.
+            most_log: The most broadcasts it may bring.
+
+        Returns:
+            A message whose parts and log are no longer than ``limits`` say; its header is not looked into.
+
+        Raises:
+            WireError: It is damaged, of another version or kind, or too large.
+        """
+        kinds = (kinds,) if isinstance(kinds, str) else kinds
         reader = Reader(blob)
         (length,) = _LENGTH.unpack(reader.bytes(_LENGTH.size))
-        envelope = opened(reader.bytes(length + CHECKSUM))
-        try:
-            version, found, header, parts, log = msgpack.unpackb(envelope)
-        except Exception as error:
-            raise WireError(f"not a message: {error}") from error
-        if version != VERSION or found != kind:
-            raise WireError(f"expected a {kind} of version {VERSION}, got {found!r} of version {version!r}")
-        if not isinstance(header, dict):
+        if length > LONGEST_HEADER + LONGEST_LENGTH * most_log:
+            raise WireError(f"a header of {length} bytes")
+        version, kind, header, parts, log = _unpacked(opened(reader.bytes(length + CHECKSUM)), most_log)
+        if version != VERSION or not isinstance(kind, str) or kind not in kinds:
+            wanted = f"a {' or '.join(kinds)} of version {VERSION}"
+            raise WireError(f"expected {wanted}, got {_shown(kind)} of version {_shown(version)}")
+        if not isinstance(header, dict) or not isinstance(parts, list) or not isinstance(log, list):
             raise WireError("message of the wrong shape")
-        try:
-            taken = {str(name): reader.bytes(int(length)) for name, length in parts}
-            message = cls(kind, header, taken, [reader.bytes(int(length)) for length in log])
-        except (TypeError, ValueError, OverflowError) as error:
-            raise WireError(f"message of the wrong shape: {error}") from error
-        reader.end()
-        return message
+        sizes = _part_sizes(parts, limits)
+        _check_log(log, limits, most_log)
+        if sum(sizes.values()) + sum(log) != len(blob) - reader.at:
+            raise WireError("the payloads are not as long as declared")
+        return cls(kind, header, {name: reader.bytes(n) for name, n in sizes.items()}, [reader.bytes(n) for n in log])
 
     def number(self, key: str) -> float:
         """A header entry that must be a number, and finite."""
@@ -71,3 +94,61 @@ class Message:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise WireError(f"header entry {key!r} is missing or not a number")
         return value
+
+
+def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:
+    """The five things in an envelope, of whatever types; MessagePack's reader itself does not recurse."""
+    try:
+        content = msgpack.unpackb(
+            envelope,
+            max_array_len=max(MOST_PARTS, most_log),
+            max_map_len=MOST_METRICS,
+            max_str_len=LONGEST_TEXT,
+            max_bin_len=0,
+            max_ext_len=0,
+        )
+    except Exception as error:
+        raise WireError(f"not a message: {error}") from None
+    if not isinstance(content, list) or len(content) != 5:
+        raise WireError("message of the wrong shape")
+    return content
+
+
+def _part_sizes(parts: list[Any], limits: Limits) -> dict[str, int]:
+    if len(parts) > MOST_PARTS:
+        raise WireError(f"a message of {len(parts)} parts")
+    sizes: dict[str, int] = {}
+    for part in parts:
+        if not isinstance(part, list) or len(part) != 2 or not is_name(part[0]) or not is_size(part[1]):
+            raise WireError("message of the wrong shape")
+        name, size = part
+        if name in sizes or (limits.names is not None and name not in limits.names):
+            raise WireError(f"unexpected part {name!r}")
+        if size > limits.part(name):
+            raise WireError(f"part {name!r} of {size} bytes; at most {limits.part(name)} are taken")
+        sizes[name] = size
+    return sizes
+
+
+def _check_log(log: list[Any], limits: Limits, most_log: int) -> None:
+    if len(log) > most_log:
+        raise WireError(f"a message of {len(log)} broadcasts; at most {most_log} are taken")
+    if not all(map(is_size, log)):
+        raise WireError("message of the wrong shape")
+    if sum(log) > limits.catch_up:
+        raise WireError(f"broadcasts of {sum(log)} bytes; at most {limits.catch_up} are taken")
+
+
+def is_name(value: object) -> bool:
+    """Whether a value is a name as parts and metrics have."""
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def is_size(value: object) -> bool:
+    """Whether a value is a whole number ≥ 0; True and False are none."""
+    return type(value) is int and value >= 0
+
+
+def _shown(value: object) -> str:
+    """A value of an unknown type for an error message; nested ones may be too deep to be shown."""
+    return repr(value) if isinstance(value, str | int | float) else type(value).__name__

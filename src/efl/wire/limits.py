@@ -1,0 +1,73 @@
+"""How large a message may be, decided before any of it is read.
+
+Both sides know the model, so they know the largest honest message of every kind. Whatever claims to be larger is
+refused by its length or by the lengths it declares, before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from efl.layout import Layout
+
+LONGEST_HEADER = 8192  # bytes of an envelope without its list of broadcasts
+LONGEST_LENGTH = 9  # bytes MessagePack takes for a length
+MOST_PARTS = 16
+MOST_METRICS = 64
+LONGEST_NAME = 64  # characters of a part's or a metric's name
+LONGEST_TEXT = 1024  # bytes of any text in a header
+MOST_BROADCASTS = 10_000  # in one catch-up; a server that keeps more sends the whole model
+BUFFERS = "buffers"  # the part with BatchNorm statistics and the like, which is as long as they are
+_ANY_LENGTH = 2**40
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest message that is read.
+
+    Attributes:
+        payload: Bytes of one encoded payload.
+        buffers: Bytes of the part with the model's float buffers.
+        catch_up: Bytes of all broadcasts of a request together.
+        names: The parts a message may have; None for any.
+
+    Example:
+        >>> Limits.of(Layout(((10, 64), (10,))), names=["update"]).catch_up
+        2605
+    """
+
+    payload: int = _ANY_LENGTH
+    buffers: int = _ANY_LENGTH
+    catch_up: int = _ANY_LENGTH
+    names: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, layout: Layout, buffers: int = 0, names: Collection[str] | None = None) -> Limits:
+        """The limits for messages about one model.
+
+        Args:
+            layout: The model's tensors.
+            buffers: How many float buffers it has.
+            names: The parts to expect, without the buffers; None if any name will do.
+
+        Returns:
+            Limits that every honest message about this model keeps.
+        """
+        dense = dense_bytes(layout.n)
+        expected = None if names is None else frozenset(names) | ({BUFFERS} if buffers else set())
+        return cls(largest_payload(layout), dense_bytes(buffers), dense, expected)
+
+    def part(self, name: str) -> int:
+        """The most bytes of a part."""
+        return self.buffers if name == BUFFERS else self.payload
+
+
+def dense_bytes(n: int) -> int:
+    """The length of an encoded vector in full: kind, values, checksum."""
+    return 1 + 4 * n + 4
+
+
+def largest_payload(layout: Layout) -> int:
+    """No payload is longer than this: a full field, or in tiny models the fixed costs of a short one."""
+    return 8 * layout.n + 16 * len(layout.blocks) + 512

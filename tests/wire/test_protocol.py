@@ -1,0 +1,286 @@
+"""Typed messages: they survive the way, they are the bytes of version 3, and whatever else comes is refused cheaply."""
+
+import dataclasses
+import math
+import time
+import tracemalloc
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efl.errors import WireError
+from efl.wire import (
+    EvaluateReply,
+    EvaluateRequest,
+    Layout,
+    Limits,
+    Message,
+    RestoreStateRequest,
+    SaveStateRequest,
+    StateReply,
+    TrainReply,
+    TrainRequest,
+    decode_request,
+)
+from efl.wire.limits import MOST_PARTS
+from efl.wire.reader import sealed
+
+LIMITS = Limits.of(Layout(((20, 30), (20,))), buffers=7)
+counts, blobs = st.integers(0, 2**31 - 1), st.binary(max_size=30)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+names = st.text("abcdefgh_-é", min_size=1, max_size=64).filter(lambda name: name not in ("buffers", "personal"))
+parts = st.dictionaries(names, blobs, max_size=MOST_PARTS - 2)
+shared = st.builds(lambda some, buffers: some | buffers, parts, st.dictionaries(st.just("buffers"), blobs))
+rounds = {"eta": st.floats(0, 1e6), "local_steps": st.integers(1, 2**31 - 1), "batch_size": st.integers(1, 2**31 - 1)}
+
+
+@st.composite
+def train_requests(draw):
+    how = draw(st.sampled_from(["each", "merged", "model"]))
+    base = -2 if how == "model" else draw(st.integers(-2, 10**6))
+    log = draw(st.lists(blobs, max_size=20) if how == "each" else st.lists(blobs, min_size=1, max_size=1))
+    version = max(0, base) + draw(st.integers(0, 9)) if how != "each" else base + len(log)
+    if version < 0:
+        base, version = base + 2, version + 2
+    built = st.builds(TrainRequest, round=counts, client=counts, **rounds, accepted=st.integers(-1, 2**31 - 1),
+                      how=st.just(how), base=st.just(base), version=st.just(version), shared=shared, log=st.just(log),
+                      start=st.none() | st.integers(0, 2**32 - 1), personal=st.none() | blobs)  # fmt: skip
+    return draw(built)
+
+
+train_replies = st.one_of(
+    st.builds(TrainReply, counts, counts, counts, finite, parts, recovered=st.booleans()),
+    st.builds(TrainReply, counts, counts, counts, st.floats(allow_nan=False), diverged=st.just(True)),
+    st.builds(TrainReply, counts, counts, needs_model=st.just(True)),
+)
+evaluate_requests = st.one_of(
+    st.builds(EvaluateRequest, counts, counts, blobs, st.dictionaries(st.just("buffers"), blobs)),
+    st.builds(EvaluateRequest, counts, counts, blobs, shared, st.none() | blobs, st.just(True), **rounds),
+)
+metrics = st.dictionaries(names, st.tuples(finite, st.floats(0, 1e300)), max_size=20)
+messages = st.one_of(
+    train_requests(),
+    train_replies,
+    evaluate_requests,
+    st.builds(EvaluateReply, counts, counts, metrics),
+    st.builds(SaveStateRequest, counts),
+    st.builds(RestoreStateRequest, counts),
+    st.builds(StateReply, counts, st.none() | st.text("abc %_é", max_size=200).map(lambda s: " ".join(s.split()))),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(message=messages)
+def test_every_type_survives_the_way(message):
+    blob = message.to_bytes()
+    assert type(message).from_bytes(blob, LIMITS) == message
+    assert type(message).from_bytes(blob, LIMITS).to_bytes() == blob
+    if type(message).__name__.endswith("Request"):
+        assert decode_request(blob, LIMITS) == message
+    else:
+        with pytest.raises(WireError, match="expected"):
+            decode_request(blob, LIMITS)
+
+
+def test_train_messages_are_the_bytes_of_version_3():
+    """As the first edition wrote them: the same keys in the same order, nothing for what is not so."""
+    first = {"round": 3, "client": 7, "eta": 0.1, "local_steps": 20, "batch_size": 32, "accepted": -1}
+    first |= {"how": "each", "base": 0, "version": 1}
+    request = TrainRequest(3, 7, 0.1, 20, 32, -1, "each", 0, 1, 99, {"field": b"f"}, b"p", [b"one"])
+    parts = {"field": b"f", "personal": b"p"}
+    assert request.to_bytes() == Message("request", {**first, "start": 99}, parts, [b"one"]).to_bytes()
+    known = dataclasses.replace(request, start=None, personal=None, shared={})
+    assert known.to_bytes() == Message("request", first, {}, [b"one"]).to_bytes()
+    done = {"round": 3, "client": 7, "steps": 5, "loss": 0.5}
+    for reply, header, sent in (
+        (TrainReply(3, 7, 5, 0.5, {"update": b"u"}), done, {"update": b"u"}),
+        (TrainReply(3, 7, 5, 0.5, {"update": b"u"}, recovered=True), {**done, "recovered": True}, {"update": b"u"}),
+        (TrainReply(3, 7, 5, 0.5, diverged=True), {**done, "diverged": True}, {}),
+        (TrainReply(3, 7, needs_model=True), {"round": 3, "client": 7, "needs_model": True}, {}),
+    ):
+        assert reply.to_bytes() == Message("reply", header, sent).to_bytes()
+
+
+# Messages that are none
+
+DONE = {"round": 3, "client": 7, "steps": 5, "loss": 0.5}
+ASKED = {"round": 3, "client": 7, "eta": 0.1, "local_steps": 20, "batch_size": 32, "accepted": -1}
+ASKED |= {"how": "each", "base": 0, "version": 1}
+
+
+def refused(kind, header, parts=None, log=()):
+    with pytest.raises(WireError) as caught:
+        kind.from_bytes(Message(kind.KIND, header, parts or {}, log).to_bytes(), LIMITS)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["round", "client", "steps", "loss"])
+@pytest.mark.parametrize("value", [None, True, "5", [5], {"x": 5}, math.nan, math.inf, -math.inf, b"5"])
+def test_header_entries_of_a_reply_are_checked(key, value):
+    TrainReply.from_bytes(Message("reply", DONE).to_bytes(), LIMITS)
+    refused(TrainReply, {**DONE, key: value})
+    refused(TrainReply, {k: v for k, v in DONE.items() if k != key})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"round": -1}, {"client": 2**31}, {"steps": 0.5}, {"steps": 2**40}, {"more": 1}, {"recovered": False},
+     {"recovered": 1}, {"diverged": True, "recovered": True}, {"needs_model": True}],
+)  # fmt: skip
+def test_impossible_headers_of_a_reply(change):
+    refused(TrainReply, {**DONE, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"eta": -0.1}, {"local_steps": 0}, {"batch_size": 0}, {"accepted": -2}, {"how": "never"}, {"how": ["each"]},
+     {"base": -3}, {"base": 2}, {"version": 2}, {"version": -1}, {"start": 2**32}, {"start": None}, {"eta": True}],
+)  # fmt: skip
+def test_impossible_headers_of_a_request(change):
+    TrainRequest.from_bytes(Message("request", ASKED, {}, [b"one"]).to_bytes(), LIMITS)
+    refused(TrainRequest, {**ASKED, **change}, log=[b"one"])
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [None, [], {"": [1, 2]}, {"x" * 65: [1, 2]}, {"a\nb": [1, 2]}, {"a": [1]}, {"a": [1, -1]}, {"a": [math.nan, 1]},
+     {"a": [1, math.inf]}, {"a": [True, 1]}, {"a": {"b": 1}}, {str(i): [1, 1] for i in range(65)}],
+)  # fmt: skip
+def test_metrics_that_are_none(metrics):
+    refused(EvaluateReply, {"round": 0, "client": 0, "metrics": metrics})
+
+
+def test_parts_that_do_not_belong_there():
+    with pytest.raises(WireError, match="unexpected part"):
+        TrainReply.from_bytes(
+            TrainReply(0, 0, 1, 0.0, {"x": b""}).to_bytes(), Limits.of(Layout.flat(3), names=["update"])
+        )
+    for header in ({**DONE, "diverged": True}, {"round": 3, "client": 7, "needs_model": True}):
+        assert "without an update" in refused(TrainReply, header, {"update": b"x"})
+    refused(TrainReply, DONE, log=[b"x"])
+    refused(SaveStateRequest, {"round": 3}, {"update": b"x"})
+    refused(EvaluateRequest, {"round": 3, "client": 7})
+    refused(EvaluateRequest, {"round": 3, "client": 7}, {"field": b"f"}, [b"model"])
+    refused(EvaluateRequest, {"round": 3, "client": 7}, {"personal": b"f"}, [b"model"])
+    refused(TrainReply, DONE, {f"part {i}": b"" for i in range(MOST_PARTS + 1)})
+    refused(StateReply, {"round": 3, "error": "two\nlines"})
+    refused(StateReply, {"round": 3, "error": "x" * 201})
+
+
+def test_payloads_longer_than_any_honest_one_are_refused():
+    n = 620
+    for name, size in (("update", 8 * n + 1000), ("buffers", 4 * 7 + 6)):
+        assert "at most" in refused(TrainReply, DONE, {name: bytes(size)})
+    refused(TrainRequest, ASKED, log=[bytes(4 * n + 6)])
+    TrainRequest.from_bytes(Message("request", ASKED, {"buffers": bytes(33)}, [bytes(4 * n + 5)]).to_bytes(), LIMITS)
+
+
+def enveloped(content, tail=b""):
+    envelope = content if isinstance(content, bytes) else msgpack.packb(content)
+    return len(envelope).to_bytes(4, "little") + sealed(envelope) + tail
+
+
+def test_two_parts_of_one_name_are_refused():
+    with pytest.raises(WireError, match="unexpected part"):
+        TrainReply.from_bytes(enveloped([3, "reply", DONE, [["a", 1], ["a", 1]], []], b"xy"), LIMITS)
+
+
+def read_anyhow(blob):
+    """Both ways a message is read; the refusals."""
+    with pytest.raises(WireError) as reply:
+        TrainReply.from_bytes(blob, LIMITS)
+    with pytest.raises(WireError) as request:
+        decode_request(blob, LIMITS)
+    return str(reply.value), str(request.value)
+
+
+@pytest.mark.parametrize("depth", [5, 500, 1000, 5000, 100_000])
+@pytest.mark.parametrize("brace", [b"\x91", b"\x81\xa1a"])
+def test_deep_nesting_is_refused_without_recursion(depth, brace):
+    deep = brace * depth + b"\x01"
+    for content in (
+        deep,
+        b"\x95" + deep + b"\xa5reply\x80\x90\x90",
+        b"\x95\x03" + deep + b"\x80\x90\x90",
+        b"\x95\x03\xa5reply" + deep + b"\x90\x90",
+        b"\x95\x03\xa5reply\x81\xa5round" + deep + b"\x90\x90",
+        b"\x95\x03\xa5reply\x80" + deep + b"\x90",
+        b"\x95\x03\xa5reply\x80\x90" + deep,
+        b"\x95\x03\xa7request\x80\x90\x91" + deep,
+    ):
+        read_anyhow(enveloped(content))
+
+
+def cost(read):
+    """Seconds, without passing disturbances, and bytes."""
+    seconds = math.inf
+    for _ in range(3):
+        began = time.perf_counter()
+        read()
+        seconds = min(seconds, time.perf_counter() - began)
+    tracemalloc.start()
+    read()
+    room = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return seconds, room
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [3, "reply", {str(i): i for i in range(600_000)}, [], []],
+        [3, "reply", {"x" * 8_000_000: 1}, [], []],
+        [3, "reply", {"round": "x" * 8_000_000}, [], []],
+        [3, "reply", {"round": [0] * 8_000_000}, [], []],
+        [3, "reply", {"round": [[]] * 8_000_000}, [], []],
+        [3, "reply", {}, [["a", 0]] * 2_000_000, []],
+        [3, "reply", {}, [], [0] * 8_000_000],
+        [3, "request", {}, [], [0] * 8_000_000],
+        [3, "request", ASKED, [], [0] * 90_000],
+        [3, "request", ASKED, [], [[]] * 10_000],
+        [3, "request", {"round": [{}] * 9_000}, [], []],
+    ],
+    ids=range(11),
+)
+def test_huge_headers_cost_little(content):
+    blob = enveloped(content)
+    seconds, room = cost(lambda: read_anyhow(blob))
+    assert room < 2_000_000
+    assert seconds < 0.05
+
+
+def test_lengths_that_are_declared_but_not_there_cost_nothing():
+    declared = [([["update", size]], []) for size in (5000, 2**62, True)] + [([], [size]) for size in (2**63, True)]
+    for parts, log in declared:
+        for kind, header in (("reply", DONE), ("request", ASKED)):
+            blob = enveloped([3, kind, header, parts, log], b"xy")
+            assert cost(lambda blob=blob: read_anyhow(blob))[1] < 200_000
+    starts = [enveloped(bytes([code]) + b"\xff\xff\xff\xff\x01") for code in (0xDD, 0xDF, 0xDB, 0xC6, 0xC9)]
+    for blob in (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f" + bytes(100), *starts):
+        assert cost(lambda blob=blob: read_anyhow(blob))[1] < 200_000
+
+
+@settings(max_examples=300, deadline=None)
+@given(blob=st.binary(max_size=300))
+def test_random_envelopes_are_refused(blob):
+    read_anyhow(blob)
+    read_anyhow(enveloped(blob))
+
+
+@settings(max_examples=500, deadline=None)
+@given(message=messages, data=st.data())
+def test_a_damaged_message_is_refused_or_as_good_as_any(message, data):
+    """The envelope is sealed anew after the damage, as a forger would."""
+    blob = message.to_bytes()
+    length = int.from_bytes(blob[:4], "little")
+    envelope = bytearray(blob[4 : 4 + length])
+    for _ in range(data.draw(st.integers(1, 3))):
+        envelope[data.draw(st.integers(0, length - 1))] = data.draw(st.integers(0, 255))
+    try:
+        got = type(message).from_bytes(enveloped(bytes(envelope), blob[8 + length :]), LIMITS)
+    except WireError:
+        return
+    assert type(message).from_bytes(got.to_bytes(), LIMITS).to_bytes() == got.to_bytes()
