@@ -182,7 +182,7 @@ def test_the_aggregate_is_unbiased(selection, elasticity):
     standard_error = totals.std(0) / len(totals) ** 0.5
     assert (error < 3 * standard_error).all(), (error / standard_error).tolist()
     # The test can tell: weights that ignore how often clients answer are far off.
-    algorithm = EFL(elasticity=0.0, response_rates=False, **UNCOMPRESSED)
+    algorithm = EFL(elasticity=0.0, answer_rates=False, **UNCOMPRESSED)
     naive = torch.stack([play(round_) for round_ in range(3000, 9000)]).double()
     assert ((naive.mean(0) - expected).abs() > 10 * naive.std(0) / len(naive) ** 0.5).any()
 
@@ -195,7 +195,7 @@ def contribution(client, size, share, update, steps=20, asked=0.5, answers=1.0):
     ("settings", "expected"),
     [
         ({}, [0.4 / 0.5, 0.1 / (0.5 * 0.5)]),
-        ({"response_rates": False}, [0.8, 0.2]),
+        ({"answer_rates": False}, [0.8, 0.2]),
         ({"participation": "share"}, [0.4, 0.1]),
         ({"participation": "self-normalised"}, [0.8 / 1.2, 0.4 / 1.2]),
         ({"weighting": "A"}, [0.8 / 1.2, 0.4 / 1.2]),
