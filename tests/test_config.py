@@ -47,3 +47,38 @@ def test_a_preset_may_be_a_key_or_part_of_the_name():
 def test_the_first_mistake_is_named():
     with pytest.raises(UserError, match=r"training.batch_size"):
         parse({"training": {"batch_size": 0}})
+
+
+def test_transformations_are_tables_in_order_and_survive_the_file():
+    import tomllib
+
+    text = '[[transform]]\nname = "clip"\nnorm = 1.0\n[[transform]]\nname = "median"\n'
+    experiment = parse(tomllib.loads(text))
+    assert [(one.name, one.settings) for one in experiment.transform] == [("clip", {"norm": 1.0}), ("median", {})]
+    assert parse(tomllib.loads(experiment.to_toml())) == experiment
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"plugins": "mine.py"}, "plugins: write a list of Python files"),
+        ({"transform": {"name": "clip"}}, r"transform: write \[\[transform\]\]"),
+        ({"transform": [{"norm": 1.0}]}, r"transform: write \[\[transform\]\]"),
+    ],
+)
+def test_lists_that_are_none_are_one_line(table, message):
+    with pytest.raises(UserError, match=message):
+        parse(table)
+
+
+def test_a_list_is_not_changed_by_set(tmp_path):
+    with pytest.raises(UserError, match="--set cannot change transform"):
+        load_experiment(None, ["transform.name=clip"])
+
+
+def test_plugins_of_a_file_are_beside_it_those_of_the_command_are_here(tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/exp.toml").write_text('plugins = ["one.py"]\n')
+    monkeypatch.chdir(tmp_path)
+    experiment = load_experiment("there/exp.toml", plugins=["two.py", "there/one.py"])
+    assert experiment.plugins == (str(tmp_path / "there/one.py"), str(tmp_path / "two.py"))

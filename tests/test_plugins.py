@@ -1,12 +1,16 @@
 """Things added without editing the package: by call, by decorator, by file, by import path, by entry point."""
 
 import importlib
+import json
+import shutil
+import subprocess
 import sys
 
 import pytest
 from torch import nn
 
 import efl
+from efl.config import parse
 from efl.errors import UserError
 from efl.plugins import Registry, load_plugin, register, registry
 
@@ -170,3 +174,129 @@ def test_a_plugin_must_be_a_python_file(tmp_path):
     (tmp_path / "mine.txt").write_text("x = 1\n")
     with pytest.raises(UserError, match="not a Python file"):
         load_plugin(tmp_path / "mine.txt")
+
+
+NEWCOMER = """
+import torch
+from torch import nn
+
+import efl
+
+
+@efl.register("blobs")
+def blobs(request) -> efl.Federation:
+    "Two clouds of points."
+    generator = torch.Generator().manual_seed(request.seed)
+    y = torch.arange(40 * request.clients) % 2
+    x = torch.randn(len(y), 6, generator=generator) + 2.0 * y[:, None]
+    return efl.Federation.from_tensors(x, y, **request.dealing)
+
+
+@efl.register("narrow")
+class Narrow(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, spec.classes))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@efl.register("log")
+class Log:
+    def __init__(self, directory):
+        self.path = directory / "log.txt"
+
+    def start(self, setup, history):
+        self.path.write_text("start\\n")
+
+    def round(self, record):
+        self.path.open("a").write(f"{record['round']}\\n")
+
+    def end(self, summary):
+        self.path.open("a").write("end\\n")
+"""
+TRAINING = {"rounds": 3, "cohort": 4, "local_steps": 4}
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    file = tmp_path / "newcomer.py"
+    file.write_text(NEWCOMER)
+    return file
+
+
+def command(*arguments):
+    """`efl` in a process of its own, which knows no plug-in yet."""
+    run = subprocess.run([sys.executable, "-m", "efl", *map(str, arguments)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def summary_of(directory):
+    return json.loads((directory / "summary.json").read_text())
+
+
+def test_a_file_outside_the_package_is_run_by_the_command_and_by_train(plugin, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        """
+        plugins = ["newcomer.py"]
+        federation = {dataset = "blobs", clients = 8}
+        model = {name = "narrow"}
+        training = {rounds = 3, cohort = 4, local_steps = 4}
+        fleet = {stragglers = 0.5, inactive = 0.1}
+        track = {trackers = ["log"]}
+        """
+    )
+    command("run", tmp_path / "mine.toml", "--out", tmp_path / "file", "-q")
+    keys = {"federation.dataset": "blobs", "federation.clients": 8, "model.name": "narrow", "fleet.inactive": 0.1}
+    keys |= {"fleet.stragglers": 0.5} | {f"training.{key}": value for key, value in TRAINING.items()}
+    sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+    command("run", "--plugin", plugin, *sets, "--out", tmp_path / "option", "-q")
+    trained = efl.train("blobs", "narrow", fleet=efl.Fleet(stragglers=0.5, inactive=0.1), plugins=[plugin], **TRAINING)
+    assert trained.summary["clients"] == 50
+    with_clients = efl.run(efl.load_experiment(tmp_path / "mine.toml"), tmp_path / "api")
+    digests = {summary_of(tmp_path / name)["model_sha256"] for name in ("file", "option", "api")}
+    assert digests == {with_clients.summary["model_sha256"]}
+    assert (tmp_path / "file/log.txt").read_text().split() == ["start", "0", "1", "2", "end"]
+
+
+def test_a_run_that_was_stopped_finds_its_plugin_again(plugin, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keys = ["--set=federation.dataset=blobs", "--set=federation.clients=8", "--set=training.rounds=3"]
+    command("run", "--plugin", "newcomer.py", *keys, "--set=training.cohort=4", "--out", tmp_path / "a", "-q")
+    digest = summary_of(tmp_path / "a")["model_sha256"]
+    shutil.rmtree(tmp_path / "a/checkpoint")
+    (tmp_path / "a/checkpoint").mkdir()
+    (tmp_path / "a/summary.json").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    command("resume", tmp_path / "a", "-q")
+    assert summary_of(tmp_path / "a")["model_sha256"] == digest
+    plugin.rename(tmp_path / "moved.py")
+    (tmp_path / "a/summary.json").unlink()
+    command("resume", tmp_path / "a", "--plugin", tmp_path / "moved.py", "-q")
+    assert summary_of(tmp_path / "a")["model_sha256"] == digest
+
+
+def test_a_comparison_in_several_processes_sees_the_plugin(plugin, tmp_path):
+    keys = ["--set=federation.dataset=blobs", "--set=federation.clients=8", "--set=training.rounds=2"]
+    keys += ["--set=model.name=narrow", "--set=training.cohort=4", "--algorithms=efl,fedavg", "--workers=2"]
+    out = command("compare", "--plugin", plugin, *keys, "--out", tmp_path / "cmp", "-q")
+    assert "fedavg" in out
+    assert summary_of(tmp_path / "cmp/efl-seed0")["dataset"] == "blobs"
+
+
+def test_names_at_an_import_path(tmp_path, monkeypatch):
+    (tmp_path / "newcomer_module.py").write_text(NEWCOMER.replace("@efl.register", "# ").replace('"""', ""))
+    monkeypatch.syspath_prepend(tmp_path)
+    experiment = parse(
+        {
+            "federation": {"dataset": "newcomer_module:blobs", "clients": 8},
+            "model": {"name": "newcomer_module:Narrow"},
+            "training": TRAINING,
+        }
+    )
+    summary = efl.run(experiment, tmp_path / "run").summary
+    assert (summary["dataset"], summary["model"]) == ("newcomer_module:blobs", "newcomer_module:Narrow")
+    assert efl.resume(tmp_path / "run").summary["model_sha256"] == summary["model_sha256"]

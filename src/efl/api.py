@@ -28,6 +28,7 @@ def train(
     *,
     out: str | os.PathLike[str] | None = None,
     observers: Sequence[Observer] = (),
+    plugins: Sequence[str | os.PathLike[str]] = (),
     **training: Any,
 ) -> Result:
     """Train a model on a federation.
@@ -50,7 +51,7 @@ def train(
     if isinstance(algorithm, str):
         table["algorithm"] = {"name": algorithm}
     return run(
-        parse(table),
+        parse(table).with_plugins(plugins),
         out,
         observers,
         federation=None if isinstance(federation, str) else federation,
@@ -86,6 +87,7 @@ def resume(
     model: nn.Module | None = None,
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
 ) -> Result:
     """Go on with a run that was stopped, at any moment, by whatever means.
 
@@ -93,7 +95,10 @@ def resume(
     again.
     """
     where = RunDirectory.open(directory)
-    setup = prepare(where.experiment(), federation, model, algorithm, fleet)
+    experiment = where.experiment()
+    if plugins:
+        experiment = experiment.with_plugins(plugins)
+    setup = prepare(experiment, federation, model, algorithm, fleet)
     _follow_if_not_leading(setup)
     return Run(setup, where, [*observers, *trackers(setup.experiment.track, where.path)]).execute()
 

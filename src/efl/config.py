@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from efl.errors import UserError
-from efl.settings import NonNegative, Positive, Probability, one_line, unknown_key
+from efl.settings import NonNegative, Positive, Probability, check_keys, one_line, unknown_key
 
 Count = Annotated[int, Field(ge=1)]
 CUSTOM = "custom"
@@ -68,12 +68,13 @@ class EngineSection(Section):
 
 
 class TrackSection(Section):
-    """What is kept, and which trackers are told every round's figures besides."""
+    """What is kept, and which trackers get every round's figures; ``trackers`` names those of plug-ins."""
 
     checkpoint_every: Count = 10
     tensorboard: bool = False
     mlflow: bool = False
     wandb: bool = False
+    trackers: tuple[str, ...] = ()
 
 
 class NetworkSection(Section):
@@ -101,19 +102,42 @@ class NetworkSection(Section):
     norm_bound: Positive = 10.0
 
 
+class Transformation(BaseModel):
+    """A [[transform]] table: a transformation's name, and its settings beside it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All but the name."""
+        return dict(self.model_extra or {})
+
+
+# What is no section, and how to write it.
+LISTS = {
+    "plugins": 'plugins: write a list of Python files at the top of the file, such as plugins = ["mine.py"]',
+    "transform": "transform: write [[transform]] and below it the name and settings of one, again for each further one",
+}
+
+
 class Experiment(Section):
     """One experiment, complete.
 
-    ``algorithm`` and ``fleet`` are checked by the classes they describe.
+    ``algorithm``, ``transform`` and ``fleet`` are checked by the classes they describe. ``plugins`` are Python files to
+    import first, so that the names they register can be used.
 
     >>> Experiment().training.rounds
     100
     """
 
+    plugins: tuple[str, ...] = ()
     federation: FederationSection = FederationSection()
     model: ModelSection = ModelSection()
     training: TrainingSection = TrainingSection()
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "efl"})
+    transform: tuple[Transformation, ...] = ()
     fleet: dict[str, Any] = Field(default_factory=dict)
     engine: EngineSection = EngineSection()
     track: TrackSection = TrackSection()
@@ -131,6 +155,11 @@ class Experiment(Section):
         """The hyper-parameters of the algorithm."""
         return {key: value for key, value in self.algorithm.items() if key not in ("name", "preset")}
 
+    def with_plugins(self, files: Iterable[str | os.PathLike[str]]) -> Experiment:
+        """The experiment with these files in place of its plugins, each once and by its absolute path."""
+        paths = (os.path.abspath(os.path.expanduser(file)) for file in files)
+        return self.model_copy(update={"plugins": tuple(dict.fromkeys(paths))})
+
     def with_values(self, **sections: Mapping[str, Any]) -> Experiment:
         """The experiment with some values replaced, section by section."""
         table = self.model_dump()
@@ -139,45 +168,74 @@ class Experiment(Section):
         return parse(table)
 
     def to_toml(self) -> str:
-        """The complete experiment file; what is None is left out."""
+        """The complete experiment file; what is None, and lists without entries, are left out."""
         table = self.model_dump(exclude_none=True)
-        return tomli_w.dumps(table)
+        return tomli_w.dumps({key: value for key, value in table.items() if value != ()})
 
 
 def parse(table: Mapping[str, Any]) -> Experiment:
-    """An experiment from nested tables; `UserError` names the first thing wrong."""
+    """An experiment from nested tables.
+
+    Raises:
+        UserError: Naming the first thing that is wrong.
+    """
     for section, values in table.items():
         if section not in Experiment.model_fields:
             raise UserError(unknown_key(section, Experiment.model_fields))
-        if not isinstance(values, Mapping):
-            raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
-        model = Experiment.model_fields[section].annotation
-        if isinstance(model, type) and issubclass(model, Section):
-            for key in values:
-                if key not in model.model_fields:
-                    raise UserError(
-                        unknown_key(f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields])
-                    )
+        if section not in LISTS:
+            _check_section(section, values)
     try:
         experiment = Experiment.model_validate(table)
     except ValidationError as error:
-        raise UserError(one_line(error)) from None
+        raise UserError(LISTS.get(str(error.errors()[0]["loc"][0]), one_line(error))) from None
     cohort, clients = experiment.training.cohort, experiment.federation.clients
     if cohort > clients:
         raise UserError(f"training.cohort is {cohort}, but there are only {clients} clients; ask at most that many")
     return experiment
 
 
-def load_experiment(path: str | os.PathLike[str] | None, overrides: Sequence[str] = ()) -> Experiment:
-    """An experiment from a TOML file (or the default one), with ``section.key=value`` overrides."""
+def _check_section(section: str, values: Any) -> None:
+    if not isinstance(values, Mapping):
+        raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
+    model = Experiment.model_fields[section].annotation
+    if isinstance(model, type) and issubclass(model, Section):
+        check_keys(section, values, model.model_fields)
+
+
+def load_experiment(
+    path: str | os.PathLike[str] | None,
+    overrides: Sequence[str] = (),
+    plugins: Sequence[str | os.PathLike[str]] = (),
+) -> Experiment:
+    """An experiment from a TOML file.
+
+    Args:
+        path: The file; None for the default experiment.
+        overrides: Keys to change, each as ``section.key=value``.
+        plugins: Python files to import besides those that the file names, which are relative to its folder.
+
+    Returns:
+        The experiment, checked key by key. Nothing is imported yet.
+
+    Raises:
+        UserError: If the file cannot be read, or naming the first thing that is wrong in it.
+
+    >>> load_experiment(None, ["training.rounds=5"]).training.rounds
+    5
+    """
     table: dict[str, Any] = {}
     if path is not None:
         table = read_toml(Path(path))
     for section, values in overrides_by_section(overrides).items():
+        if section in LISTS:
+            raise UserError(f"--set cannot change {section}; {LISTS[section]}")
         if not isinstance(table.setdefault(section, {}), dict):
             raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
         table[section] |= values
-    return parse(table)
+    experiment = parse(table)
+    folder = Path() if path is None else Path(path).parent
+    files = [*(folder / Path(plugin).expanduser() for plugin in experiment.plugins), *plugins]
+    return experiment.with_plugins(files)
 
 
 def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -47,14 +47,19 @@ def _adapters(cls: type[Settings]) -> dict[str, TypeAdapter[Any]]:
 
 def make(cls: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
     """A ``cls`` from named values, as read from a file; ``where`` names their section in messages."""
-    known = [field.name for field in fields(cls)]
-    for key in values:
-        if key not in known:
-            raise UserError(unknown_key(f"{where}.{key}", [f"{where}.{name}" for name in known]))
+    check_keys(where, values, [field.name for field in fields(cls)])
     try:
         return cls(**values)
     except UserError as error:
         raise UserError(f"{where}.{error}") from None
+
+
+def check_keys(where: str, values: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `UserError` for the first key of section ``where`` that is not known."""
+    known = list(known)
+    for key in values:
+        if key not in known:
+            raise UserError(unknown_key(f"{where}.{key}", [f"{where}.{name}" for name in known]))
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:

@@ -23,6 +23,10 @@ FileArgument = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as training.rounds=50.")
 ]
+PluginOption = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE", help="Python file that registers algorithms, models, data sets, …"),
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Where files go; default: a new one below runs/.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 DataOption = Annotated[

@@ -11,6 +11,7 @@ import typer
 from efl.cli.options import (
     FileArgument,
     OutOption,
+    PluginOption,
     QuietOption,
     SetOption,
     WorkersOption,
@@ -25,19 +26,29 @@ if TYPE_CHECKING:
     from efl.track.progress import Display
 
 
-def run(file: FileArgument = None, set_: SetOption = None, out: OutOption = None, quiet: QuietOption = False) -> None:
+def run(
+    file: FileArgument = None,
+    set_: SetOption = None,
+    out: OutOption = None,
+    plugin: PluginOption = None,
+    quiet: QuietOption = False,
+) -> None:
     """Run one experiment."""
     from efl.api import run as run_experiment
     from efl.config import load_experiment
     from efl.runs.comparison import new_directory
 
-    experiment = load_experiment(file, set_ or [])
+    experiment = load_experiment(file, set_ or [], plugin or [])
     name = f"{experiment.algorithm_name}-{experiment.federation.dataset}"
     directory = out or new_directory(name)
     _play(directory, quiet, lambda displays: run_experiment(experiment, directory, displays))
 
 
-def resume(directory: Annotated[Path, typer.Argument(help="A run directory.")], quiet: QuietOption = False) -> None:
+def resume(
+    directory: Annotated[Path, typer.Argument(help="A run directory.")],
+    plugin: PluginOption = None,
+    quiet: QuietOption = False,
+) -> None:
     """Go on with a run that was stopped, whatever stopped it."""
     from efl.api import resume as resume_run
     from efl.runs.directory import RunDirectory
@@ -47,7 +58,7 @@ def resume(directory: Annotated[Path, typer.Argument(help="A run directory.")], 
         say(f"{directory} is finished; there is nothing left to do.")
         console.print(summary_table(summary))
         return
-    _play(directory, quiet, lambda displays: resume_run(directory, displays))
+    _play(directory, quiet, lambda displays: resume_run(directory, displays, plugins=plugin or ()))
 
 
 def compare(
@@ -58,6 +69,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds for each algorithm.")] = 1,
     set_: SetOption = None,
     out: OutOption = None,
+    plugin: PluginOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -67,7 +79,7 @@ def compare(
     from efl.track.report import write_comparison
     from efl.track.tables import comparison_rows, comparison_table, markdown
 
-    experiment = load_experiment(file, set_ or [])
+    experiment = load_experiment(file, set_ or [], plugin or [])
     where = out or new_directory(f"compare-{experiment.federation.dataset}")
     jobs = plan(named(algorithms), experiment, seeds, where)
     groups = run_all(jobs, where, workers, quiet)

@@ -22,6 +22,7 @@ from efl.runs.directory import Record, RunDirectory
 from efl.runs.loop import Run
 from efl.runs.setup import prepare
 from efl.errors import UserError
+from efl.plugins import load_plugin
 from efl.processes import end_with_parent
 from efl.settings import unknown_key
 
@@ -70,6 +71,8 @@ def plan(algorithms: Sequence[str], experiment: Experiment, seeds: int, out: Pat
 
     Hyper-parameters of the experiment go to all algorithms that know them, those below an algorithm's name to it alone.
     """
+    for file in experiment.plugins:
+        load_plugin(file)
     if not algorithms or seeds < 1:
         raise UserError("a comparison needs at least one algorithm and one seed")
     if len(set(algorithms)) < len(algorithms):

@@ -33,6 +33,7 @@ from efl.federation.sources import find_source
 from efl.fleet import Fleet
 from efl.models import Batches, FlatModel, Task, build
 from efl.native import NotCompiledError
+from efl.plugins import load_plugin
 from efl.rng import Purpose, torch_seed
 from efl.settings import make
 
@@ -104,6 +105,8 @@ def prepare(
     fleet: Fleet | None = None,
 ) -> Setup:
     """Build what ``experiment`` names, taking the user's own objects where given."""
+    for file in experiment.plugins:
+        load_plugin(file)
     algorithm = algorithm or create(experiment.algorithm_name, experiment.algorithm_settings)
     if fleet is None:
         if CUSTOM in (experiment.fleet.get("straggler_steps"), experiment.fleet.get("inactive")):

@@ -37,7 +37,8 @@ TRACKERS: Registry[Callable[[Path], Observer]] = Registry(
 
 def trackers(track: TrackSection, directory: str | os.PathLike[str] | None) -> list[Observer]:
     """Those that the [track] section asks for, for the run in ``directory``, which need not be there yet."""
-    return [Forgiven(name, _make(name, directory)) for name in TRACKERS if getattr(track, name, False)]
+    chosen = [name for name in ("tensorboard", "mlflow", "wandb") if getattr(track, name)]
+    return [Forgiven(name, _make(name, directory)) for name in dict.fromkeys([*chosen, *track.trackers])]
 
 
 def _make(name: str, directory: str | os.PathLike[str] | None) -> Observer:
@@ -93,9 +94,12 @@ def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def settings(setup: Setup) -> dict[str, Any]:
-    """The experiment's keys, as section.key."""
-    sections = setup.experiment.model_dump(exclude_none=True)
-    return {f"{section}.{key}": value for section, table in sections.items() for key, value in table.items()}
+    """The experiment's keys, as section.key, and its lists as they are."""
+    flat: dict[str, Any] = {}
+    for section, table in setup.experiment.model_dump(exclude_none=True).items():
+        flat |= {f"{section}.{key}": value for key, value in table.items()} if isinstance(table, Mapping) else {}
+        flat |= {section: table} if table and not isinstance(table, Mapping) else {}
+    return flat
 
 
 def known_as(directory: Path, tracker: str, make: Callable[[], str]) -> str:
