@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from efl.wire import Context, Dense, Field, Layout, Message, Quantised, RankOne, Signs, Ternary, context, encode
+from efl.wire import Context, Dense, Field, Layout, Message, Quantised, RankOneFisher, Signs, Ternary, context, encode
 from efl.wire.merged import pack_merged
 
 SHAPES = ((8, 1, 3, 3), (8,), (30, 72), (30,))
@@ -30,7 +30,7 @@ def main() -> None:
     layout = Layout(SHAPES)
     octaves = [np.add.outer(np.arange(b.rows) * 3 % 7, np.arange(b.columns) * 5 % 6).reshape(-1) for b in layout.blocks]
     fisher = np.exp2(np.concatenate(octaves)).astype(np.float32)
-    outline = RankOne.of(fisher, layout)
+    outline = RankOneFisher.of(fisher, layout)
     plain, by_field = Context(layout), Context(layout, outline)
     every = np.arange(layout.n)
     few, many = every[every % 41 == 3], np.sort(np.argsort(-outline.dense(), kind="stable")[:900])

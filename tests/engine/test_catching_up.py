@@ -43,8 +43,8 @@ def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits)
 
 @pytest.fixture
 def coded_as_if_large(monkeypatch):
-    """Small models coded in every way that large ones are: outlines, classes, merged broadcasts."""
-    monkeypatch.setattr("efl.algorithms.components.fields.OUTLINE_FROM", 1)
+    """Small models coded in every way that large ones are: factored fields, classes, merged broadcasts."""
+    monkeypatch.setattr("efl.algorithms.components.fields.FACTORED_FROM", 1)
     monkeypatch.setattr("efl.wire.context.WORTH_SORTING", 1)
     monkeypatch.setattr("efl.wire.catchup.WORTH_CODING_ANEW", 1)
 

@@ -7,8 +7,23 @@ from hypothesis import strategies as st
 from efl.algorithms.compression.quantise import quantise
 from efl.bench.fuzz import fuzz
 from efl.errors import WireError
-from efl.wire import Context, Dense, Field, Layout, Quantised, RankOne, Signs, Ternary, decode, encode
+from efl.wire import (
+    Context,
+    Dense,
+    Field,
+    Layout,
+    Payload,
+    Quantised,
+    RankOneFisher,
+    Signs,
+    Ternary,
+    decode,
+    encode,
+    received,
+    register,
+)
 from efl.wire.merged import pack_merged, unpack_merged
+from efl.wire.payloads import registry
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.reader import CHECKSUM, Reader, sealed
 from efl.wire.sign_coding import pack_signs, unpack_signs
@@ -23,6 +38,13 @@ def _classes(request):
         if request.param == "classes":
             patch.setattr("efl.wire.context.WORTH_SORTING", 0)
         yield request.param
+
+
+def read_merged(blob, context):
+    count, increments = unpack_merged(blob, context)
+    increments = list(increments)
+    assert len(increments) == count
+    return increments
 
 
 @st.composite
@@ -67,14 +89,14 @@ def test_places_survive_the_way(data):
 
 @settings(max_examples=100, deadline=None)
 @given(layout=layouts(), seed=st.integers(0, 999))
-def test_an_arrangement_is_a_bijection_and_keeps_to_its_classes(layout, seed):
-    field = RankOne.of(skewed(layout, seed), layout)
-    arrangement = field.arrangement
+def test_a_coordinate_order_is_a_bijection_and_keeps_to_its_classes(layout, seed):
+    field = RankOneFisher.of(skewed(layout, seed), layout)
+    order = field.order
     everything = np.arange(layout.n)
-    places = arrangement.place(everything)
+    places = order.place(everything)
     assert np.array_equal(np.sort(places), everything)
-    assert np.array_equal(arrangement.position(everything)[places], everything)
-    classes = np.searchsorted(arrangement.bounds, places, side="right") - 1
+    assert np.array_equal(order.position(everything)[places], everything)
+    classes = np.searchsorted(order.bounds, places, side="right") - 1
     for block in layout.blocks:
         inside = slice(block.start, block.stop)
         rows, columns = np.divmod(np.arange(block.stop - block.start), block.columns)
@@ -84,14 +106,14 @@ def test_an_arrangement_is_a_bijection_and_keeps_to_its_classes(layout, seed):
         steps = field.rows[first_row + rows] + field.columns[first_column + columns]
         octaves = np.minimum((steps.max() - steps) // 8, 23)
         assert np.array_equal(np.unique(octaves, return_inverse=True)[1], classes[inside] - classes[inside].min())
-    sizes = np.diff(arrangement.bounds)
+    sizes = np.diff(order.bounds)
     assert (sizes > 0).all()
 
 
 @settings(max_examples=100, deadline=None)
 @given(layout=layouts(), share=st.floats(0, 1), seed=st.integers(0, 99), each=st.booleans(), field=st.booleans())
 def test_ternary_survives_the_way(layout, share, seed, each, field):
-    context = Context(layout, RankOne.of(skewed(layout, seed), layout) if field else None)
+    context = Context(layout, RankOneFisher.of(skewed(layout, seed), layout) if field else None)
     sent = random_ternary(layout, share, seed, len(layout.blocks) if each else 1)
     got = decode(encode(sent, context), context)
     assert np.array_equal(got.positions, sent.positions)
@@ -110,7 +132,7 @@ def likely(field, count, seed):
 
 def test_updates_are_coded_by_the_field_where_that_is_shorter():
     fisher = skewed(CNN, 0)
-    plain, by_field = Context(CNN), Context(CNN, RankOne.of(fisher, CNN))
+    plain, by_field = Context(CNN), Context(CNN, RankOneFisher.of(fisher, CNN))
     positions = likely(fisher, CNN.n // 20, 1)
     sent = Ternary(CNN, positions, np.arange(len(positions)) % 2 == 0, np.float32([0.5]))
     short, long = encode(sent, by_field), encode(sent, plain)
@@ -190,36 +212,36 @@ WIDE = Layout(((2,), (12,), (1, 2, 8), (7, 11, 2)))  # with seed 85, values over
 
 
 @settings(max_examples=50, deadline=None)
-@given(layout=layouts(), seed=st.integers(0, 99), outlined=st.booleans(), shared=st.booleans(), share=st.floats(0, 1))
-@example(layout=WIDE, seed=85, outlined=False, shared=False, share=1.0)
-def test_a_short_field_is_rounded_on_the_way_once(layout, seed, outlined, shared, share):
+@given(layout=layouts(), seed=st.integers(0, 99), factored=st.booleans(), shared=st.booleans(), share=st.floats(0, 1))
+@example(layout=WIDE, seed=85, factored=False, shared=False, share=1.0)
+def test_a_short_field_is_rounded_on_the_way_once(layout, seed, factored, shared, share):
     rng = np.random.default_rng(seed)
     fisher, index = skewed(layout, seed), some_positions(layout.n, share, seed)
     index = index[fisher[index] > 0]
-    context = Context(layout, RankOne.of(skewed(layout, seed + 1), layout) if shared else None)
-    outline = RankOne.of(fisher, layout) if outlined else None
+    context = Context(layout, RankOneFisher.of(skewed(layout, seed + 1), layout) if shared else None)
+    guessed = RankOneFisher.of(fisher, layout) if factored else None
     moved = rng.normal(size=len(index)).astype(np.float32)
-    sent = Field(layout, index, fisher[index], moved, outline)
+    sent = Field(layout, index, fisher[index], moved, guessed)
     got = decode(encode(sent, context), context)
     assert np.array_equal(got.index, index)
-    guess = outline.dense()[index] if outlined else np.ones(len(index))
+    guess = guessed.dense()[index] if factored else np.ones(len(index))
     smallest = guess * (sent.fisher / guess).max(initial=0) * 2 ** (-255 / 8)
     assert np.allclose(got.fisher, np.maximum(sent.fisher, smallest), rtol=0.05)
     assert np.allclose(got.displacement, moved, rtol=0.15)
-    if outlined:
-        assert np.array_equal(got.outline.rows, outline.rows)
-        assert np.array_equal(got.outline.columns, outline.columns)
-        assert np.array_equal(got.outline.dense(), outline.dense())
+    if factored:
+        assert np.array_equal(got.factored_fisher.rows, guessed.rows)
+        assert np.array_equal(got.factored_fisher.columns, guessed.columns)
+        assert np.array_equal(got.factored_fisher.dense(), guessed.dense())
     again = decode(encode(got, context), context)
     assert np.array_equal(again.fisher, got.fisher)
     assert np.array_equal(again.displacement, got.displacement)
 
 
-def test_an_outline_is_exact_but_for_rounding_where_a_field_is_rank_one():
+def test_a_factored_fisher_is_exact_but_for_rounding_where_a_field_is_rank_one():
     layout = Layout(((6, 4), (5,)))
     rows, columns = np.array([1, 2, 4, 8, 0, 1]), np.array([3, 1, 0.5, 0])
     values = np.concatenate([np.outer(rows, columns).reshape(-1), [1, 2, 3, 0, 5]]).astype(np.float32)
-    guess = RankOne.of(values, layout).dense()
+    guess = RankOneFisher.of(values, layout).dense()
     assert np.allclose(guess, values, rtol=0.1)
     assert (guess[values == 0] == 0).all()
 
@@ -243,9 +265,9 @@ def test_uniform_positions_cost_little_more_than_their_entropy():
 @settings(max_examples=50, deadline=None)
 @given(layout=layouts(), seed=st.integers(0, 99), count=st.integers(1, 5), share=st.floats(0, 0.6))
 def test_merged_increments_are_recovered_one_by_one(layout, seed, count, share):
-    context = Context(layout, RankOne.of(skewed(layout, seed), layout))
+    context = Context(layout, RankOneFisher.of(skewed(layout, seed), layout))
     sent = [random_ternary(layout, share, seed + i, 1 if i % 2 else len(layout.blocks)) for i in range(count)]
-    got = unpack_merged(pack_merged(sent, context), context)
+    got = read_merged(pack_merged(sent, context), context)
     assert len(got) == count
     for one, other in zip(sent, got, strict=True):
         assert np.array_equal(one.positions, other.positions)
@@ -261,9 +283,72 @@ def test_increments_that_overlap_are_shorter_merged():
     assert len(pack_merged(many, context)) < 0.95 * sum(len(encode(one, context)) for one in many)
 
 
+# Adding up
+
+
+@settings(max_examples=100, deadline=None)
+@given(layout=layouts(), seed=st.integers(0, 99), weight=st.floats(-3, 3, width=32), share=st.floats(0, 1))
+def test_adding_up_is_the_arithmetic_of_the_first_edition(layout, seed, weight, share):
+    """Bit for bit, PyTorch's index_add_ and add_, whatever the processor makes of them."""
+    rng = np.random.default_rng(seed)
+    w, total, values = rng.normal(size=(3, layout.n)).astype(np.float32)
+    ternary = random_ternary(layout, share, seed, len(layout.blocks))
+    for payload in (
+        ternary,
+        Dense(values),
+        Signs(values > 0, 0.3),
+        quantise(torch.from_numpy(values)[None], layout)[0],
+    ):
+        expected = torch.from_numpy(total.copy())
+        if payload is ternary:
+            expected.index_add_(0, torch.from_numpy(ternary.positions), torch.from_numpy(ternary.values) * weight)
+        elif isinstance(payload, Dense):
+            expected.add_(torch.from_numpy(values) - torch.from_numpy(w), alpha=weight)
+        else:
+            expected.add_(torch.from_numpy(payload.values), alpha=weight)
+        summed = total.copy()
+        payload.add_to(summed, weight, w)
+        assert np.array_equal(summed, expected.numpy())
+    with pytest.raises(TypeError, match="Field is no update"):
+        Field(layout, None, values, values).add_to(total, weight, w)
+
+
+def test_a_new_kind_of_payload_is_a_class_with_a_decorator(monkeypatch):
+    monkeypatch.setattr("efl.wire.payloads.registry._KINDS", dict(registry._KINDS))
+
+    @register(100)
+    class Constant(Payload):
+        def __init__(self, value):
+            self.value = value
+
+        def pack(self, context):
+            return bytes([100]) + np.array([self.value], "<f4").tobytes()
+
+        @classmethod
+        def unpack(cls, kind, reader, context):
+            return cls(float(reader.floats(1)[0]))
+
+        @classmethod
+        def most_bytes(cls, layout):
+            return 5
+
+        def onto(self, reference):
+            return reference + np.float32(self.value)
+
+    context = Context.flat(3)
+    blob = encode(Constant(0.5), context)
+    assert decode(blob, context).onto(np.zeros(3, np.float32)).tolist() == [0.5] * 3
+    (change,) = received("each", [blob], context)
+    assert isinstance(change, Constant)
+    with pytest.raises(WireError, match="at most 5"):
+        decode(sealed(bytes([100]) * 6), context)
+    with pytest.raises(ValueError, match="taken"):
+        register(3)
+
+
 # Bytes that are not what they should be
 
-FIELD = RankOne.of(skewed(CNN, 0), CNN)
+FIELD = RankOneFisher.of(skewed(CNN, 0), CNN)
 CONTEXTS = [Context(CNN), Context(CNN, FIELD)]
 
 
@@ -285,7 +370,7 @@ def samples():
     for context in CONTEXTS:
         for payload in payloads:
             yield context, decode, encode(payload, context)
-        yield context, unpack_merged, pack_merged(payloads[2:5], context)
+        yield context, read_merged, pack_merged(payloads[2:5], context)
 
 
 SAMPLES = list(samples())
@@ -332,7 +417,7 @@ def check_refused_or_valid(blob, context, read):
 @given(blob=st.binary(max_size=200), which=st.integers(0, 1))
 def test_random_bytes_are_refused_or_valid(blob, which):
     check_refused_or_valid(sealed(blob), CONTEXTS[which], decode)
-    check_refused_or_valid(sealed(blob), CONTEXTS[which], unpack_merged)
+    check_refused_or_valid(sealed(blob), CONTEXTS[which], read_merged)
 
 
 def test_a_thousand_mutated_messages():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from efl.errors import WireError
-from efl.wire import Context, Dense, Field, Layout, Payload, Quantised, RankOne, Signs, Ternary, decode, encode
+from efl.wire import Context, Dense, Field, Layout, Payload, Quantised, RankOneFisher, Signs, Ternary, decode, encode
 from efl.wire.context import WORTH_SORTING
 from efl.wire.merged import pack_merged, unpack_merged
 from efl.wire.reader import CHECKSUM, sealed
@@ -83,11 +83,16 @@ def _time_of(read: Read, blob: bytes, context: Context) -> float:
     return float(np.median([_tried(read, blob, context)[1] for _ in range(20)]))
 
 
+def read_merged(blob: bytes, context: Context) -> list[Ternary]:
+    """All increments."""
+    return list(unpack_merged(blob, context)[1])
+
+
 def _samples() -> Iterator[tuple[Context, Read, bytes]]:
     rng = np.random.default_rng(0)
     fisher = np.exp(3 * rng.normal(size=LAYOUT.n)).astype(np.float32)
-    outline = RankOne.of(fisher, LAYOUT)
-    at = np.sort(np.argsort(-outline.dense() * np.exp(rng.normal(size=LAYOUT.n)))[: WORTH_SORTING + 500])
+    factored = RankOneFisher.of(fisher, LAYOUT)
+    at = np.sort(np.argsort(-factored.dense() * np.exp(rng.normal(size=LAYOUT.n)))[: WORTH_SORTING + 500])
     signs = rng.random(len(at)) < 0.5
     ones, few = np.ones(len(LAYOUT.blocks), np.float32), slice(0, 100)
     updates = [
@@ -100,15 +105,15 @@ def _samples() -> Iterator[tuple[Context, Read, bytes]]:
         Dense(fisher, half=True),
         *updates,
         Field(LAYOUT, None, fisher, fisher),
-        Field(LAYOUT, at, fisher[at], fisher[at] - 1, outline),
+        Field(LAYOUT, at, fisher[at], fisher[at] - 1, factored),
         Field(LAYOUT, at[few], fisher[at[few]], fisher[at[few]] - 1),
         Signs(fisher > 1),
         Quantised(LAYOUT, np.arange(LAYOUT.n).astype(np.int8) // 2, ones),
     ]
-    for context in (Context(LAYOUT), Context(LAYOUT, outline)):
+    for context in (Context(LAYOUT), Context(LAYOUT, factored)):
         for payload in payloads:
             yield context, decode, encode(payload, context)
-        yield context, unpack_merged, pack_merged(updates, context)
+        yield context, read_merged, pack_merged(updates, context)
 
 
 def _damaged(blob: bytes, rng: np.random.Generator) -> bytes:

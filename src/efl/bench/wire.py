@@ -22,9 +22,9 @@ from efl.federation import Federation
 from efl.processes import quick_arithmetic
 from efl.server.coordinator import Coordinator
 from efl.transport.base import Exchange
-from efl.wire import Context, Layout, Message, Payload, RankOne, Ternary, decode, encode
-from efl.wire.arrangement import CLASSES
+from efl.wire import Context, Layout, Message, Payload, RankOneFisher, Ternary, decode, encode
 from efl.wire.context import entropy
+from efl.wire.coordinate_order import CLASSES
 from efl.wire.logarithm import STEPS
 from efl.wire.merged import unpack_merged
 
@@ -146,7 +146,7 @@ class _Watcher:
 
 def _read(blob: bytes, message: Message, context: Context) -> list[Payload]:
     merged = message.header.get("how") == "merged" and blob in message.log
-    return list(unpack_merged(blob, context)) if merged else [decode(blob, context)]
+    return list(unpack_merged(blob, context)[1]) if merged else [decode(blob, context)]
 
 
 def _made(content: list[Payload], context: Context) -> bytes:
@@ -160,20 +160,20 @@ def _measured(message: Message, direction: str, context: Context) -> tuple[float
     if blob is None or not isinstance(update, Ternary) or context.field is None:
         return None
     k, n = len(update.positions), context.layout.n
-    arrangement = context.field.arrangement
-    by_class = np.diff(np.searchsorted(np.sort(arrangement.place(update.positions)), arrangement.bounds))
+    order = context.field.order
+    by_class = np.diff(np.searchsorted(np.sort(order.place(update.positions)), order.bounds))
     tensors = np.diff(np.append(context.layout.starts, n))
     limits = (
         entropy(np.array([n]), np.array([k])),
         entropy(tensors, context.layout.counts(update.positions)),
         entropy(*_octaves(context.field, update.positions)),
-        entropy(np.diff(arrangement.bounds), by_class),
+        entropy(np.diff(order.bounds), by_class),
     )
     whole = 8 * (len(blob) + len(message.parts["field"])) / n
     return (float(k), 8 * len(blob) / k, *(limit / k + 1 for limit in limits), whole)
 
 
-def _octaves(field: RankOne, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _octaves(field: RankOneFisher, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """How many coordinates, and how many non-zeros, lie in each of 24 octaves of the field, whatever their tensor."""
     steps = field.steps(np.arange(field.layout.n))
     octave = np.clip((steps.max() - steps) // STEPS, 0, CLASSES - 1)

@@ -246,9 +246,10 @@ def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel, context: Context
 
 
 def coding_context(shared: Parts, plain: Context) -> Context:
-    """What increments are coded by in a round: the outline of the field that everybody was told, if there was one."""
+    """What increments are coded by in a round: the factored Fisher diagonal that all clients got, if there was one."""
     field = shared.get("field")
-    return Context(plain.layout, field.outline) if isinstance(field, Field) and field.outline is not None else plain
+    factored = field.factored_fisher if isinstance(field, Field) else None
+    return plain if factored is None else Context(plain.layout, factored)
 
 
 def _encoded(work: LocalWork, row: int, upload: Parts, context: Context) -> dict[str, bytes]:

@@ -36,8 +36,8 @@ from efl.wire import (
     NO_MODEL,
     PERSONAL,
     BroadcastLog,
+    CatchUp,
     Context,
-    Courier,
     Dense,
     Field,
     Ledger,
@@ -132,11 +132,11 @@ class Coordinator:
 
     def _requests(self, selection: Cohort, settings: RoundSettings) -> dict[int, bytes]:
         shared = self._shared_parts(settings)
-        courier = Courier(self.log, self.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
+        catch_up = CatchUp(self.log, self.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
         requests: dict[int, bytes] = {}
         for client in selection.clients.tolist():
             version = int(self.table.version[client])
-            delivery = courier.delivery(version)
+            update = catch_up.update(version)
             header = {
                 "round": settings.round,
                 "client": client,
@@ -144,15 +144,16 @@ class Coordinator:
                 "local_steps": settings.local_steps,
                 "batch_size": settings.batch_size,
                 "accepted": int(self.table.accepted[client]),
-                "how": delivery.how,
-                "base": delivery.base,
+                "how": update.how,
+                "base": update.base,
                 "version": self.log.version,
             }
-            if version == FIRST and delivery.how != "model":
+            if version == FIRST and update.how != "model":
                 header["start"] = self.first_checksum
             parts = shared | self._personal_part(client)
-            requests[client] = Message("request", header, parts, delivery.blobs).to_bytes()
-            kinds = kinds_of(parts) + Counter({"update": delivery.fresh, "catch-up": len(delivery) - delivery.fresh})
+            requests[client] = Message("request", header, parts, update.blobs).to_bytes()
+            current = update.current_bytes
+            kinds = kinds_of(parts) + Counter({"update": current, "catch-up": len(update) - current})
             self.ledger.sent("down", len(requests[client]), kinds)
         return requests
 

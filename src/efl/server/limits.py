@@ -78,6 +78,6 @@ def _root_of_sum(field: Field, batch_size: int) -> float:
     """The length of a gradient on a mini-batch of B samples, by the field's Fisher diagonal: √(Σ u / B)."""
     fisher: NDArray[Any] = field.fisher
     total = float(fisher.sum(dtype=np.float64))
-    if field.outline is not None:
-        total = max(total, float(field.outline.dense().sum(dtype=np.float64)))
+    if field.factored_fisher is not None:
+        total = max(total, float(field.factored_fisher.dense().sum(dtype=np.float64)))
     return float(np.sqrt(total / batch_size))

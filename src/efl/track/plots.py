@@ -17,7 +17,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from efl.track.figures import COLOURS, KINDS, Panel, Participation, Stack
+from efl.track.figures import COLOURS, Panel, Participation, Stack
+from efl.wire.ledger import KINDS
 
 SILENT = "#C8553D"
 

@@ -16,7 +16,6 @@ from efl.runs.directory import Record, RunDirectory
 from efl.storage import write_atomically
 from efl.track.figures import (
     COLOURS,
-    KINDS,
     Panel,
     Participation,
     Stack,
@@ -27,6 +26,7 @@ from efl.track.figures import (
 from efl.track.plots import SILENT, draw_panels, draw_participation, draw_stacks
 from efl.track.tables import comparison_rows, summary_rows
 from efl.track.text import change_lines, percent
+from efl.wire.ledger import KINDS
 
 CAPTION = (
     "A cell is a client asked in a round; its colour is the share of the local steps it did. Red: it did not answer. "

@@ -4,13 +4,12 @@ Knows nothing of models or algorithms: vectors in, bytes out, and back.
 """
 
 from efl.layout import Layout
-from efl.wire.catchup import FIRST, NO_MODEL, BroadcastLog, Courier, received
+from efl.wire.catchup import FIRST, NO_MODEL, BroadcastLog, CatchUp, ModelUpdate, received
 from efl.wire.context import Context
-from efl.wire.everywhere import Quantised, Signs
-from efl.wire.ledger import Ledger, kinds_of
+from efl.wire.ledger import KINDS, Ledger, kinds_of
 from efl.wire.limits import Limits
 from efl.wire.message import PERSONAL, Message
-from efl.wire.payload import Dense, Field, Payload, Ternary, decode, encode
+from efl.wire.payloads import Dense, Field, Payload, Quantised, Signs, Ternary, decode, encode, register
 from efl.wire.protocol import (
     EvaluateReply,
     EvaluateRequest,
@@ -21,15 +20,16 @@ from efl.wire.protocol import (
     TrainRequest,
     decode_request,
 )
-from efl.wire.rank_one import RankOne
+from efl.wire.rank_one import RankOneFisher
 
 __all__ = [
     "FIRST",
+    "KINDS",
     "NO_MODEL",
     "PERSONAL",
     "BroadcastLog",
+    "CatchUp",
     "Context",
-    "Courier",
     "Dense",
     "EvaluateReply",
     "EvaluateRequest",
@@ -38,9 +38,10 @@ __all__ = [
     "Ledger",
     "Limits",
     "Message",
+    "ModelUpdate",
     "Payload",
     "Quantised",
-    "RankOne",
+    "RankOneFisher",
     "RestoreStateRequest",
     "SaveStateRequest",
     "Signs",
@@ -53,4 +54,5 @@ __all__ = [
     "encode",
     "kinds_of",
     "received",
+    "register",
 ]

@@ -8,7 +8,7 @@ same numbers in the same order gives it the server's model bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -16,12 +16,13 @@ from typing import Literal
 from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context
-from efl.wire.limits import MOST_BROADCASTS
-from efl.wire.merged import pack_merged, unpack_merged
-from efl.wire.payload import Change, Field, Ternary, decode, encode, is_whole
+from efl.wire.limits import MOST_BROADCASTS, dense_bytes
+from efl.wire.merged import most_merged, pack_merged, unpack_merged
+from efl.wire.payloads import Payload, Ternary, decode, encode, kind_of
 
 How = Literal["each", "merged", "model"]
 FIRST, NO_MODEL = -1, -2  # versions of a client that has no model: it may rebuild the first one, or cannot
+MOST_ENTRIES = 8  # non-zeros of all broadcasts in a catch-up, per parameter; beyond, the whole model is less work
 WORTH_CODING_ANEW = 2500  # non-zeros; in smaller models a better code costs more of a round than it saves
 
 
@@ -54,49 +55,52 @@ class BroadcastLog:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class ModelUpdate:
     """What a client is sent: broadcasts after version ``base``, or the whole model.
 
-    ``fresh`` of its bytes are for the last broadcast; the others catch up with those before.
+    ``current_bytes`` of its bytes are for the last broadcast; the others catch up with those before.
     """
 
     how: How
     base: int
     blobs: Sequence[bytes]
-    fresh: int
+    current_bytes: int
 
     def __len__(self) -> int:
         return sum(map(len, self.blobs))
 
 
-class Courier:
-    """The deliveries of one round, each worked out once for all clients at the same version."""
+class CatchUp:
+    """The model updates of one round, each worked out once for all clients at the same version."""
 
     def __init__(self, log: BroadcastLog, context: Context, model: Callable[[], bytes]) -> None:
         self.log, self.context, self._model = log, context, model
-        self._deliveries: dict[int, Delivery] = {}
+        self._updates: dict[int, ModelUpdate] = {}
         self._anew: dict[int, bytes] = {}  # by the identity of a blob in the log
 
-    def delivery(self, version: int) -> Delivery:
+    def update(self, version: int) -> ModelUpdate:
         """The shortest way from ``version`` to now."""
-        if version not in self._deliveries:
-            self._deliveries[version] = self._shortest(version)
-        return self._deliveries[version]
+        if version not in self._updates:
+            self._updates[version] = self._shortest(version)
+        return self._updates[version]
 
-    def _shortest(self, version: int) -> Delivery:
+    def _shortest(self, version: int) -> ModelUpdate:
         base = 0 if version == FIRST else version
         missed = None if version == NO_MODEL else self.log.since(base)
         if missed is None:
             return self._whole_model()
-        options = [Delivery("each", base, missed, len(missed[-1]) if missed else 0)]
+        options = [ModelUpdate("each", base, missed, len(missed[-1]) if missed else 0)]
         increments = [increment(blob, self.context.layout) for blob in missed]
+        entries = sum(len(one.positions) for one in increments if one is not None)
+        if entries > MOST_ENTRIES * self.context.layout.n:
+            return self._whole_model()
         known = [one for one in increments if one is not None and len(one.positions) >= WORTH_CODING_ANEW]
         if known and len(known) == len(missed):
             anew = [self._coded_anew(blob, one) for blob, one in zip(missed, known, strict=True)]
-            options.append(Delivery("each", base, anew, len(anew[-1])))
-            if len(known) > 1:
+            options.append(ModelUpdate("each", base, anew, len(anew[-1])))
+            if 1 < len(known) <= most_merged(self.context.layout):
                 blob = pack_merged(known, self.context)
-                options.append(Delivery("merged", base, [blob], len(blob) // len(known)))
+                options.append(ModelUpdate("merged", base, [blob], len(blob) // len(known)))
         if len(options[0]) > 4 * self.context.layout.n:
             options.append(self._whole_model())
         return min(options, key=len)
@@ -107,11 +111,11 @@ class Courier:
             self._anew[id(blob)] = encode(change, self.context)
         return self._anew[id(blob)]
 
-    def _whole_model(self) -> Delivery:
+    def _whole_model(self) -> ModelUpdate:
         if len(self.log.blobs) == 1 and is_whole(self.log.blobs[0]):
             blob = self.log.blobs[0]
-            return Delivery("model", NO_MODEL, [blob], fresh=len(blob))
-        return Delivery("model", NO_MODEL, [self._model()], fresh=0)
+            return ModelUpdate("model", NO_MODEL, [blob], current_bytes=len(blob))
+        return ModelUpdate("model", NO_MODEL, [self._model()], current_bytes=0)
 
 
 @lru_cache(maxsize=512)
@@ -121,13 +125,63 @@ def increment(blob: bytes, layout: Layout) -> Ternary | None:
     return change if isinstance(change, Ternary) else None
 
 
-def received(how: str, blobs: Sequence[bytes], context: Context) -> list[Change]:
-    """The changes of the model in a delivery, in order."""
+def is_whole(blob: bytes) -> bool:
+    """Whether an encoded payload is a vector's new value, and not a change of it."""
+    return kind_of(blob).absolute
+
+
+class Changes:
+    """The changes of a model that a `ModelUpdate` brings, in order, each decoded when it comes up.
+
+    So a catch-up takes no more memory than one broadcast. What is wrong with a later one is found out when it comes up:
+    apply changes to a copy of the model.
+    """
+
+    def __init__(self, count: int, decoded: Callable[[], Iterator[Payload]], layout: Layout, skip: int = 0) -> None:
+        self._count, self._decoded, self._layout, self._skip = count, decoded, layout, skip
+
+    def __len__(self) -> int:
+        return max(0, self._count - self._skip)
+
+    def __getitem__(self, rest: slice) -> Changes:
+        """The changes from one on."""
+        skip, stop, step = rest.indices(len(self))
+        if (stop, step) != (len(self), 1):
+            raise ValueError("changes can only be left out at the beginning")
+        return Changes(self._count, self._decoded, self._layout, self._skip + skip)
+
+    def __iter__(self) -> Iterator[Payload]:
+        entries = 0
+        for number, change in enumerate(self._decoded()):
+            if not change.changes_vector:
+                raise WireError("a broadcast must be a model or an increment")
+            entries += len(change.positions) if isinstance(change, Ternary) else 0
+            if entries > MOST_ENTRIES * self._layout.n:
+                raise WireError("broadcasts with more non-zeros than are sent one by one")
+            if number >= self._skip:
+                yield change
+
+
+def received(how: str, blobs: Sequence[bytes], context: Context) -> Changes:
+    """The changes of the model in a model update.
+
+    Args:
+        how: ``each``, ``merged`` or ``model``, as in `TrainRequest`.
+        blobs: Encoded payloads that may be anything.
+        context: What both sides know.
+
+    Returns:
+        As many changes as there were broadcasts; those in a whole model are one.
+
+    Raises:
+        WireError: ``blobs`` are anything else; also raised while going through the changes.
+    """
+    layout = context.layout
+    if sum(map(len, blobs)) > dense_bytes(layout.n):
+        raise WireError("broadcasts that are longer than the model")
+    if how not in ("each", "merged", "model") or (how != "each" and len(blobs) != 1):
+        raise WireError(f"{len(blobs)} payloads are no {how} update")
     if how == "merged":
-        if len(blobs) != 1:
-            raise WireError("merged broadcasts come as one")
-        return list(unpack_merged(blobs[0], context))
-    changes = [decode(blob, context) for blob in blobs]
-    if how not in ("each", "model") or any(isinstance(change, Field) for change in changes):
-        raise WireError("a broadcast must be a model or an increment")
-    return [change for change in changes if not isinstance(change, Field)]
+        count, _ = unpack_merged(blobs[0], context)
+        return Changes(count, lambda: unpack_merged(blobs[0], context)[1], layout)
+    return Changes(len(blobs), lambda: (decode(blob, context) for blob in blobs), layout)

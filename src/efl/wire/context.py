@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from efl.errors import WireError
 from efl.layout import Layout
-from efl.wire.arrangement import Arrangement, ByTensor
-from efl.wire.rank_one import RankOne
+from efl.wire.coordinate_order import ByTensor, CoordinateOrder
+from efl.wire.rank_one import RankOneFisher
 
 Positions = NDArray[np.int64]
 
@@ -26,19 +26,19 @@ class Context:
     """What both sides know: how the vector is made of tensors, and a field, where they share one."""
 
     layout: Layout
-    field: RankOne | None = None
+    field: RankOneFisher | None = None
 
     @property
-    def arrangements(self) -> range:
+    def orders(self) -> range:
         """The numbers of the ways to sort coordinates into classes."""
         return range(1 if self.field is None else 2)
 
-    def arrangement(self, number: int) -> Arrangement:
+    def order(self, number: int) -> CoordinateOrder:
         """A way to sort them, made when it is first needed."""
-        return self.field.arrangement if number and self.field is not None else self._by_tensor
+        return self.field.order if number and self.field is not None else self._by_tensor
 
     @cached_property
-    def _by_tensor(self) -> Arrangement:
+    def _by_tensor(self) -> CoordinateOrder:
         return ByTensor(self.layout)
 
     @classmethod
@@ -47,21 +47,21 @@ class Context:
         return cls(Layout.flat(n))
 
 
-def arranged(positions: Positions, context: Context) -> tuple[int, Positions, Positions, Positions | slice]:
+def cheapest_order(positions: Positions, context: Context) -> tuple[int, Positions, Positions, Positions | slice]:
     """The cheapest scheme for these positions: its number, class bounds, the places, and the order they come in."""
     if len(positions) < WORTH_SORTING:
-        return ONE_CLASS, merged_bounds(context.arrangement(0).bounds, ONE_CLASS), positions, _ALL
-    options = [_sorted(context.arrangement(number).place(positions)) for number in context.arrangements]
+        return ONE_CLASS, merged_bounds(context.order(0).bounds, ONE_CLASS), positions, _ALL
+    options = [_sorted(context.order(number).place(positions)) for number in context.orders]
     best: tuple[float, int, int] = (np.inf, 0, 0)
     for number, (places, _) in enumerate(options):
-        bounds = context.arrangement(number).bounds
+        bounds = context.order(number).bounds
         taken = np.diff(np.searchsorted(places, bounds))
         for level in LEVELS:
             best = min(best, (_cost(*_merged(bounds, taken, level)), number, level))
             if len(bounds) <= 2 << level:
                 break
     _, number, level = best
-    return number << 4 | level, merged_bounds(context.arrangement(number).bounds, level), *options[number]
+    return number << 4 | level, merged_bounds(context.order(number).bounds, level), *options[number]
 
 
 def _sorted(places: Positions) -> tuple[Positions, Positions]:
@@ -71,13 +71,13 @@ def _sorted(places: Positions) -> tuple[Positions, Positions]:
     return keyed >> bits, keyed & ((1 << bits) - 1)
 
 
-def scheme(code: int, context: Context) -> tuple[Arrangement, Positions]:
-    """The arrangement and class bounds that a scheme's number stands for."""
+def scheme(code: int, context: Context) -> tuple[CoordinateOrder, Positions]:
+    """The order and class bounds that a scheme's number stands for."""
     number, level = code >> 4, code & 15
-    if number not in context.arrangements:
+    if number not in context.orders:
         raise WireError("coded by a field that this side does not have")
-    arrangement = context.arrangement(number)
-    return arrangement, merged_bounds(arrangement.bounds, level)
+    order = context.order(number)
+    return order, merged_bounds(order.bounds, level)
 
 
 def merged_bounds(bounds: Positions, level: int) -> Positions:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Direction = Literal["up", "down"]
-KINDS = ("update", "field", "catch-up", "state", "lost", "overhead")
+KINDS = ("update", "field", "catch-up", "state", "lost", "overhead")  # what bytes are for, in the order they are shown
+PART_KINDS: Mapping[str, str] = {"update": "update", "field": "field"}  # by part; all others are state
 
 
 @dataclass
@@ -45,9 +46,21 @@ class Ledger:
         return self.total["down"].total()
 
 
-def kinds_of(parts: Mapping[str, bytes]) -> Counter[str]:
-    """What the parts of a message are for."""
-    kinds: Counter[str] = Counter()
+def kinds_of(parts: Mapping[str, bytes], kinds: Mapping[str, str] = PART_KINDS) -> Counter[str]:
+    """What the bytes of a message's parts are for.
+
+    Args:
+        parts: Encoded payloads by name.
+        kinds: What each part is for, one of `KINDS`; parts that are not named are ``state``.
+
+    Returns:
+        Bytes by kind.
+
+    Example:
+        >>> dict(kinds_of({"update": b"12345", "control": b"123", "buffers": b"12"}))
+        {'update': 5, 'state': 5}
+    """
+    counts: Counter[str] = Counter()
     for name, blob in parts.items():
-        kinds[name if name in ("update", "field") else "state"] += len(blob)
-    return kinds
+        counts[kinds.get(name, "state")] += len(blob)
+    return counts

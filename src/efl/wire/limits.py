@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from efl.layout import Layout
+from efl.wire.payloads import largest_payload
 
 LONGEST_HEADER = 8192  # bytes of an envelope without its list of broadcasts
 LONGEST_LENGTH = 9  # bytes MessagePack takes for a length
@@ -66,8 +67,3 @@ class Limits:
 def dense_bytes(n: int) -> int:
     """The length of an encoded vector in full: kind, values, checksum."""
     return 1 + 4 * n + 4
-
-
-def largest_payload(layout: Layout) -> int:
-    """No payload is longer than this: a full field, or in tiny models the fixed costs of a short one."""
-    return 8 * layout.n + 16 * len(layout.blocks) + 512

@@ -6,14 +6,15 @@ recovered by itself, and adding them in order gives the same model bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from efl.errors import WireError
-from efl.wire.context import Context, arranged, scheme
+from efl.layout import Layout
+from efl.wire.context import Context, cheapest_order, scheme
 from efl.wire.limits import MOST_BROADCASTS
-from efl.wire.payload import Ternary, read_scales
+from efl.wire.payloads.ternary import Ternary, read_scales
 from efl.wire.positions import pack_places, unpack_places
 from efl.wire.reader import Reader, opened, sealed, varints
 
@@ -22,7 +23,7 @@ def pack_merged(increments: Sequence[Ternary], context: Context) -> bytes:
     """The bytes of all increments together, in order."""
     every = np.sort(np.concatenate([increment.positions for increment in increments]))
     union = every[np.flatnonzero(np.diff(every, prepend=-1))]
-    number, bounds, places, _ = arranged(union, context)
+    number, bounds, places, _ = cheapest_order(union, context)
     pieces = [varints([len(increments), number]), pack_places(places, bounds)]
     within = np.array([0, len(union)])
     for increment in increments:
@@ -32,28 +33,37 @@ def pack_merged(increments: Sequence[Ternary], context: Context) -> bytes:
     return sealed(b"".join(pieces))
 
 
-def unpack_merged(blob: bytes, context: Context) -> list[Ternary]:
-    """The increments in ``blob``; `WireError` if it is anything else."""
+def unpack_merged(blob: bytes, context: Context) -> tuple[int, Iterator[Ternary]]:
+    """How many increments there are in ``blob``, and they themselves, each decoded when it is asked for.
+
+    Raises:
+        WireError: It is anything else; what comes late in ``blob`` may be found out late.
+    """
+    reader = Reader(opened(blob))
+    count, number = reader.varints(2)
+    if not 0 < count <= most_merged(context.layout):
+        raise WireError(f"{count} increments in one message")
+    return count, _increments(reader, count, number, context)
+
+
+def _increments(reader: Reader, count: int, number: int, context: Context) -> Iterator[Ternary]:
     try:
-        return _increments(Reader(opened(blob)), context)
+        order, bounds = scheme(number, context)
+        union = order.position(unpack_places(reader, bounds))
+        union.sort()
+        within = np.array([0, len(union)])
+        for _ in range(count):
+            scales = read_scales(reader, context, one=bool(reader.byte()))
+            ranks = unpack_places(reader, within)
+            signs = np.unpackbits(reader.array(-(-len(ranks) // 8)), count=len(ranks))
+            yield Ternary(context.layout, union[ranks], signs.view(np.bool_), scales)
+        reader.end()
     except WireError:
         raise
     except Exception as error:
         raise WireError(f"no increments: {error!r}") from error
 
 
-def _increments(reader: Reader, context: Context) -> list[Ternary]:
-    count, number = reader.varints(2)
-    if count > MOST_BROADCASTS:
-        raise WireError(f"{count} increments in one message")
-    arrangement, bounds = scheme(number, context)
-    union = np.sort(arrangement.position(unpack_places(reader, bounds)))
-    within = np.array([0, len(union)])
-    increments: list[Ternary] = []
-    for _ in range(count):
-        scales = read_scales(reader, context, one=bool(reader.byte()))
-        ranks = unpack_places(reader, within)
-        signs = np.unpackbits(reader.array(-(-len(ranks) // 8)), count=len(ranks))
-        increments.append(Ternary(context.layout, union[ranks], signs.astype(bool), scales))
-    reader.end()
-    return increments
+def most_merged(layout: Layout) -> int:
+    """The most increments that are merged; honest ones are not so short that more would pay."""
+    return min(MOST_BROADCASTS, max(64, layout.n // 250))

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import WireError
-from efl.wire.reader import Reader, varints
+from efl.layout import Layout
+from efl.wire.coordinate_order import CLASSES
+from efl.wire.reader import LONGEST_VARINT, Reader, varints
 
 Whole = NDArray[np.int64]
 
@@ -33,7 +35,8 @@ def pack_places(places: Whole, bounds: Whole) -> bytes:
 def unpack_places(reader: Reader, bounds: Whole) -> Whole:
     """The places, checked to lie in their classes before anything larger than the message itself is made."""
     if len(bounds) == 2:
-        alone: Whole = _unpack_one(reader, int(bounds[1] - bounds[0])) + bounds[0]
+        alone = _unpack_one(reader, int(bounds[1] - bounds[0]))
+        alone += bounds[0]
         return alone
     sizes = np.diff(bounds)
     taken = np.array(reader.varints(len(sizes)), dtype=np.int64)
@@ -42,16 +45,27 @@ def unpack_places(reader: Reader, bounds: Whole) -> Whole:
     counts = np.where(2 * taken > sizes, sizes - taken, taken)
     widths = low_widths(sizes, counts)
     (length,) = reader.varints(1)
-    quotients = _unpack_unary(reader, length, int(counts.sum()), int((sizes >> widths)[counts > 0].sum()))
-    gaps = (quotients << np.repeat(widths, counts)) | _unpack_low(reader, widths, counts)
-    steps = (gaps + 1).cumsum()
+    gaps = _unpack_unary(reader, length, int(counts.sum()), int((sizes >> widths)[counts > 0].sum()))
+    _add_low(gaps, reader, widths, counts)
+    gaps += 1
+    steps = gaps.cumsum(out=gaps)
     stops = counts.cumsum()
-    before = np.where(stops > counts, np.append(0, steps)[stops - counts], 0)
-    written = steps - 1 + np.repeat(bounds[:-1] - before, counts)
-    last = written[stops[counts > 0] - 1]
-    if (last >= bounds[1:][counts > 0]).any():
+    before = np.zeros(len(counts), np.int64)
+    later = (counts > 0) & (stops > counts)
+    before[later] = steps[(stops - counts)[later] - 1]
+    steps += np.repeat(bounds[:-1] - before - 1, counts)
+    if (steps[stops[counts > 0] - 1] >= bounds[1:][counts > 0]).any():
         raise WireError("a place lies outside its class")
-    return _taken(written, bounds, sizes, taken, counts)
+    return _taken(steps, bounds, sizes, taken, counts)
+
+
+def most_place_bytes(layout: Layout) -> int:
+    """What `pack_places` never exceeds, in the classes of any coordinate order of this layout.
+
+    In a class with a share q of the places to write, they take at most q·(1 + b) bits and 2^−b zeros per place: 1.5
+    bits where q is a half, less elsewhere. Every class has its count besides, and low bits that fill whole bytes.
+    """
+    return -(-3 * layout.n // 16) + CLASSES * len(layout.blocks) * (LONGEST_VARINT + 1) + LONGEST_VARINT
 
 
 def _pack_one(places: Whole, size: int) -> bytes:
@@ -70,10 +84,13 @@ def _unpack_one(reader: Reader, size: int) -> Whole:
         raise WireError("more non-zeros than there are places")
     count = taken if 2 * taken <= size else size - taken
     width = low_width(size, count)
-    gaps = _unpack_unary(reader, length, count, size >> width if count else 0)
+    written = _unpack_unary(reader, length, count, size >> width if count else 0)
     if width:
-        gaps = gaps << width | _unpack_bits(reader, count, width)
-    written: Whole = gaps.cumsum() + np.arange(count)
+        written <<= width
+        written |= _unpack_bits(reader, count, width)
+    written += 1
+    written.cumsum(out=written)
+    written -= 1
     if count and written[-1] >= size:
         raise WireError("a place lies outside its class")
     return written if 2 * taken <= size else _others(written, 0, size)
@@ -120,7 +137,7 @@ def _unpack_unary(reader: Reader, length: int, count: int, zeros: int) -> Whole:
     """``count`` numbers from ``length`` bytes, in which there can be at most so many ``zeros``."""
     if not count <= 8 * length <= count + zeros + 7:
         raise WireError("the unary stream has the wrong length")
-    ends = np.flatnonzero(np.unpackbits(reader.array(length)))
+    ends: Whole = np.flatnonzero(np.unpackbits(reader.array(length)))
     if len(ends) != count:
         raise WireError(f"{count} places announced, {len(ends)} found")
     return _left_out(ends)
@@ -141,19 +158,25 @@ def _written(places: Whole, bounds: Whole, sizes: Whole, taken: Whole) -> tuple[
 
 
 def _taken(written: Whole, bounds: Whole, sizes: Whole, taken: Whole, counts: Whole) -> Whole:
-    full = np.flatnonzero(2 * taken > sizes)
-    if not len(full):
+    """The inverse of `_written`."""
+    if not (2 * taken > sizes).any():
         return written
-    pieces = np.split(written, counts.cumsum()[:-1])
-    for c in full:
-        pieces[c] = _others(pieces[c], int(bounds[c]), int(sizes[c]))
-    return np.concatenate(pieces)
+    found, at, start = np.empty(int(taken.sum()), dtype=np.int64), 0, 0
+    for c in np.flatnonzero(sizes):
+        piece = written[at : at + counts[c]]
+        if 2 * taken[c] > sizes[c]:
+            piece = _others(piece, int(bounds[c]), int(sizes[c]))
+        found[start : start + taken[c]] = piece
+        at, start = at + counts[c], start + taken[c]
+    return found
 
 
 def _others(places: Whole, start: int, size: int) -> Whole:
     free = np.ones(size, dtype=bool)
-    free[places - start] = False
-    return np.flatnonzero(free) + start
+    free[places - start if start else places] = False
+    found: Whole = np.flatnonzero(free)
+    found += start
+    return found
 
 
 _SHIFTS = np.arange(31, -1, -1, dtype=np.uint32)
@@ -166,12 +189,13 @@ def _pack_low(gaps: Whole, widths: Whole, counts: Whole) -> bytes:
     return b"".join([_pack_bits(gaps[stops[c] - counts[c] : stops[c]], int(widths[c])) for c in used])
 
 
-def _unpack_low(reader: Reader, widths: Whole, counts: Whole) -> Whole:
-    low = np.zeros(int(counts.sum()), dtype=np.int64)
+def _add_low(gaps: Whole, reader: Reader, widths: Whole, counts: Whole) -> None:
+    """Make gaps of their high parts, in place: the low bits come class by class."""
     stops = counts.cumsum()
     for c in np.flatnonzero((counts > 0) & (widths > 0)):
-        low[stops[c] - counts[c] : stops[c]] = _unpack_bits(reader, int(counts[c]), int(widths[c]))
-    return low
+        piece = gaps[stops[c] - counts[c] : stops[c]]
+        piece <<= widths[c]
+        piece |= _unpack_bits(reader, int(counts[c]), int(widths[c]))
 
 
 def _pack_bits(gaps: Whole, width: int) -> bytes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from efl.errors import WireError
 from efl.layout import Layout
-from efl.wire.arrangement import ByField
+from efl.wire.coordinate_order import ByField
 from efl.wire.logarithm import LOWEST, ZERO, Whole, logarithms, values_of
 from efl.wire.reader import Reader, varints
 
@@ -24,7 +24,7 @@ OFFSET = 2**15  # added to a logarithm on its way, so that it is not negative
 
 
 @dataclass(frozen=True, eq=False)
-class RankOne:
+class RankOneFisher:
     """Logarithms of row sums, and of column sums over the total, one tensor after the other."""
 
     layout: Layout
@@ -32,7 +32,7 @@ class RankOne:
     columns: Whole
 
     @classmethod
-    def of(cls, values: NDArray[np.float32], layout: Layout) -> RankOne:
+    def of(cls, values: NDArray[np.float32], layout: Layout) -> RankOneFisher:
         """The rows and columns of a vector of non-negative numbers."""
         rows: list[NDArray[np.floating]] = []
         columns: list[NDArray[np.floating]] = []
@@ -44,12 +44,12 @@ class RankOne:
         shortest = cls(layout, logarithms(np.concatenate(rows)), logarithms(np.concatenate(columns)))
         return shortest._as_sent()
 
-    def _as_sent(self) -> RankOne:
+    def _as_sent(self) -> RankOneFisher:
         """What the receiver will have: values far below the top are zero."""
-        return RankOne(self.layout, *(_decoded(*_codes(side)) for side in (self.rows, self.columns)))
+        return RankOneFisher(self.layout, *(_decoded(*_codes(side)) for side in (self.rows, self.columns)))
 
     @cached_property
-    def arrangement(self) -> ByField:
+    def order(self) -> ByField:
         """Coordinates sorted by how much they tend to move."""
         return ByField(self.layout, self._sides())
 
@@ -97,7 +97,7 @@ class RankOne:
         return varints([row_top + OFFSET, column_top + OFFSET, len(squeezed)]) + squeezed
 
     @classmethod
-    def unpack(cls, reader: Reader, layout: Layout) -> RankOne:
+    def unpack(cls, reader: Reader, layout: Layout) -> RankOneFisher:
         """Read what `pack` wrote."""
         row_top, column_top, length = reader.varints(3)
         if max(row_top, column_top) >= 2 * OFFSET:

@@ -84,6 +84,11 @@ class Reader:
             raise WireError(f"{len(self.data) - self.at} bytes too many")
 
 
+def deflated_bytes(count: int) -> int:
+    """The most bytes that zlib makes of so many."""
+    return count + count // 1000 + 64
+
+
 def sealed(body: bytes) -> bytes:
     """With a CRC-32 at the end, by which `opened` tells damage."""
     return body + crc32(body).to_bytes(CHECKSUM, "little")

@@ -8,6 +8,7 @@ non-zeros, one class a level.
 from __future__ import annotations
 
 import zlib
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +42,9 @@ def pack_signs(positive: Signs, positions: Whole, layout: Layout) -> tuple[bool,
     usual = 2 * ups > counts[rows]
     exceptions = np.where(usual, counts[rows] - ups, ups)
     level = np.searchsorted(_EXCEPTIONS, exceptions / counts[rows], side="right")
-    order, bounds, expected = _arranged(counts, rows, level, usual)
-    broken = np.flatnonzero((positive != expected)[order])
+    levels, bounds, expected = _by_level(counts, rows, level, usual)
+    differs = positive != expected
+    broken = np.flatnonzero(np.concatenate([differs[levels == one] for one in range(LEVELS + 1)]))
     if context.entropy(np.diff(bounds), np.diff(np.searchsorted(broken, bounds))) > WORTH_CODING * len(positions):
         return False, plain
     squeezed = zlib.compress((level << 1 | usual).astype(np.uint8).tobytes(), 9)
@@ -57,21 +59,26 @@ def unpack_signs(reader: Reader, by_row: bool, positions: Whole, layout: Layout)
     counts = _row_counts(positions, layout)
     rows = np.flatnonzero(counts >= WORTH_MODELLING)
     (length,) = reader.varints(1)
-    codes = reader.inflated(length, len(rows)).astype(np.int64)
+    codes = reader.inflated(length, len(rows))
     if (codes >= 2 * LEVELS).any():
         raise WireError("the signs of a row have an unknown code")
-    order, bounds, expected = _arranged(counts, rows, codes >> 1, (codes & 1).astype(bool))
-    expected[order[unpack_places(reader, bounds)]] ^= True
+    levels, bounds, expected = _by_level(counts, rows, codes >> 1, (codes & 1).astype(bool))
+    broken = np.zeros(len(positions), dtype=bool)
+    broken[unpack_places(reader, bounds)] = True
+    for level, (start, stop) in enumerate(pairwise(bounds)):
+        expected[levels == level] ^= broken[start:stop]
     return expected
 
 
-def _arranged(counts: Whole, rows: Whole, level: Whole, usual: Signs) -> tuple[Whole, Whole, Signs]:
-    """Entries ordered by level, those of other rows last; where levels begin and end; the sign expected of each."""
-    level_of, sign_of = np.full(len(counts), LEVELS), np.zeros(len(counts), dtype=bool)
+def _by_level(
+    counts: Whole, rows: Whole, level: NDArray[np.integer], usual: Signs
+) -> tuple[NDArray[np.uint8], Whole, Signs]:
+    """The level of each entry, those of other rows last; where levels begin and end; the sign expected of each."""
+    level_of, sign_of = np.full(len(counts), LEVELS, dtype=np.uint8), np.zeros(len(counts), dtype=bool)
     level_of[rows], sign_of[rows] = level, usual
     levels = np.repeat(level_of, counts)
-    bounds = np.append(0, np.bincount(levels, minlength=LEVELS + 1).cumsum())
-    return np.argsort(levels, kind="stable"), bounds, np.repeat(sign_of, counts)
+    bounds = np.append(0, np.bincount(level_of, counts, LEVELS + 1).astype(np.int64).cumsum())
+    return levels, bounds, np.repeat(sign_of, counts)
 
 
 def _row_counts(positions: Whole, layout: Layout) -> Whole:

@@ -1,9 +1,9 @@
 """The elastic field on its way: what is told of it, and what the server makes of what clients told.
 
 A field is a Fisher diagonal u and the anchor c it pulls to, c told as its displacement from a model both sides have. In
-full it is 64 bit a parameter. In short it is an outline of u (its rows and columns), which the codec goes by, and u and
-c − w at the few coordinates where u·|c − w|, the pull, is largest; elsewhere nothing pulls. docs/wire.md has what that
-costs in accuracy: nothing that could be measured.
+full it is 64 bit a parameter. In short it is a factored form of u (its rows and columns), which the codec goes by, and
+u and c − w at the few coordinates where u·|c − w|, the pull, is largest; elsewhere nothing pulls. docs/wire.md has what
+that costs in accuracy: nothing that could be measured.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from torch import Tensor
 from efl.algorithms.components.elastic import ElasticField
 from efl.algorithms.compression.ternary import largest
 from efl.errors import WireError
-from efl.wire import Field, Layout, Payload, RankOne
+from efl.wire import Field, Layout, Payload, RankOneFisher
 
 SMALL = 100  # coordinates that are always told, however small the model
-OUTLINE_FROM = 35_000  # parameters from which on an outline is a shorter account of a field than more of its entries
+FACTORED_FROM = 35_000  # parameters from which on factored Fisher values are shorter than more entries of a field
 
 
 def full_fields(fisher: Tensor, moved: Tensor, layout: Layout) -> list[Field]:
@@ -31,9 +31,9 @@ def short_fields(fisher: Tensor, moved: Tensor, layout: Layout, share: float) ->
     count = max(SMALL, int(layout.n * share))
     fields: list[Field] = []
     for u, d in zip(fisher.numpy(), moved.numpy(), strict=True):
-        outline = RankOne.of(u, layout) if layout.n >= OUTLINE_FROM else None
-        at = largest(u if outline is None else u * np.abs(d), count)
-        fields.append(Field(layout, at, u[at], d[at], outline))
+        factored = RankOneFisher.of(u, layout) if layout.n >= FACTORED_FROM else None
+        at = largest(u if factored is None else u * np.abs(d), count)
+        fields.append(Field(layout, at, u[at], d[at], factored))
     return fields
 
 
@@ -41,27 +41,27 @@ def summed(fields: Sequence[Payload], w: Tensor) -> dict[str, Tensor]:
     """U = Σ u^k; the sum over those who told their anchor at a coordinate; and there c = w + Σ u^k d^k / Σ u^k."""
     told, pulled = torch.zeros_like(w), torch.zeros_like(w)
     known = [_field(field) for field in fields]
-    outlines = [field.outline for field in known if field.outline is not None]
-    guessed = _summed_outlines(outlines, len(w))
+    factored = [field.factored_fisher for field in known if field.factored_fisher is not None]
+    guessed = _summed_factored(factored, len(w))
     for field in known:
         u, moved = torch.from_numpy(field.fisher), torch.from_numpy(field.displacement)
         at = torch.arange(len(w)) if field.index is None else torch.from_numpy(field.index)
         told.index_add_(0, at, u)
         pulled.index_add_(0, at, u * moved)
-        if field.outline is not None and field.index is not None:  # there it is known, not guessed
-            guessed.index_add_(0, at, torch.from_numpy(field.outline.at(field.index)), alpha=-1)
+        if field.factored_fisher is not None and field.index is not None:  # there it is known, not guessed
+            guessed.index_add_(0, at, torch.from_numpy(field.factored_fisher.at(field.index)), alpha=-1)
     fisher = guessed.clamp_(min=0) + told  # a guess taken out again leaves its rounding
     return {"fisher": fisher, "told": told, "anchor": w + torch.where(told > 0, pulled / told, 0.0)}
 
 
-def _summed_outlines(outlines: Sequence[RankOne], n: int) -> Tensor:
-    """Σ of what outlines guess everywhere: in each tensor, all of their rows times all of their columns."""
+def _summed_factored(factored: Sequence[RankOneFisher], n: int) -> Tensor:
+    """Σ of what they guess everywhere: in each tensor, all of their rows times all of their columns."""
     total = torch.zeros(n)
-    if not outlines:
+    if not factored:
         return total
-    sides = zip(*(outline.values for outline in outlines), strict=True)
+    sides = zip(*(one.values for one in factored), strict=True)
     all_rows, all_columns = (torch.from_numpy(np.stack(side)) for side in sides)
-    layout = outlines[0].layout
+    layout = factored[0].layout
     for block, rows, columns in zip(layout.blocks, layout.row_slices, layout.column_slices, strict=True):
         matrix = total[block.start : block.stop].view(block.rows, block.columns)
         torch.mm(all_rows[:, rows].t(), all_columns[:, columns], out=matrix)

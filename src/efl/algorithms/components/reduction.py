@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from efl.errors import WireError
-from efl.wire import Dense, Payload, Quantised, Signs, Ternary
+from efl.wire import Dense, Payload
 
 ROUNDING = 1e-9
 
@@ -33,15 +33,7 @@ def averaged_increment(w: Tensor, uploads: Sequence[Payload], weights: Sequence[
     """Σ weight_k · (model_k − w)."""
     increment = torch.zeros_like(w)
     for upload, weight in zip(uploads, weights, strict=True):
-        if isinstance(upload, Ternary):
-            values = torch.from_numpy(upload.values) * weight
-            increment.index_add_(0, torch.from_numpy(upload.positions), values)
-        elif isinstance(upload, Dense):
-            increment.add_(torch.from_numpy(upload.values) - w, alpha=weight)
-        elif isinstance(upload, Signs | Quantised):
-            increment.add_(torch.from_numpy(upload.values), alpha=weight)
-        else:
-            raise TypeError(f"{type(upload).__name__} is no update")
+        upload.add_to(increment.numpy(), weight, w.numpy())
     return increment
 
 

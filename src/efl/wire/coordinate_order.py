@@ -1,4 +1,4 @@
-"""Coordinates rearranged so that those about equally likely to be non-zero lie together, in classes.
+"""Coordinates in an order in which those about equally likely to be non-zero lie together, in classes.
 
 Where both sides have an elastic field, its rows and columns say how much a coordinate tends to move: coordinate (i, j)
 of a tensor goes by the sum of its row's and its column's logarithm, one class an octave below the tensor's largest.
@@ -11,7 +11,7 @@ work grows with the number of non-zeros, not with the length of the vector.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Protocol
@@ -25,9 +25,19 @@ from efl.wire.logarithm import STEPS
 Whole = NDArray[np.int64]
 
 CLASSES = 24  # of a tensor; coordinates further below the top than that many octaves go with the last
+CHUNK = 2**16  # numbers worked on at a time, so that scratch space does not grow with the vector
 
 
-class Arrangement(Protocol):
+def chunks(count: int) -> Iterator[slice]:
+    """0 … ``count`` in pieces of at most `CHUNK`.
+
+    >>> [(piece.start, piece.stop) for piece in chunks(CHUNK + 5)]
+    [(0, 65536), (65536, 65541)]
+    """
+    return (slice(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK))
+
+
+class CoordinateOrder(Protocol):
     """A bijection of 0 … n−1; class c has the places ``bounds[c]`` … ``bounds[c + 1]`` − 1."""
 
     moves: ClassVar[bool]  # whether places are not just the positions
@@ -96,18 +106,28 @@ class ByField:
     def __init__(self, layout: Layout, logarithms: Sequence[tuple[Whole, Whole]]) -> None:
         self.layout = layout
         self._sides = [(_Side.of(rows), _Side.of(columns)) for rows, columns in logarithms]
-        totals = [np.add.outer(rows.value, columns.value).reshape(-1) for rows, columns in self._sides]
-        areas = [np.multiply.outer(rows.size, columns.size).reshape(-1) for rows, columns in self._sides]
-        self._first_cell = np.cumsum([0, *map(len, totals)])
-        area = np.concatenate(areas)
-        octaves = [np.clip((total.max() - total) // STEPS, 0, CLASSES - 1) for total in totals]
-        class_ = np.concatenate([CLASSES * tensor + octave for tensor, octave in enumerate(octaves)])
+        self._first_cell = np.cumsum([0, *(len(rows.size) * len(columns.size) for rows, columns in self._sides)])
+        area, class_ = self._cell_areas(), self._cell_classes()
         self._order = np.argsort(class_, kind="stable")
         ends = np.cumsum(area[self._order])
         self._start = np.empty_like(area)
         self._start[self._order] = ends - area[self._order]
         sizes = np.bincount(class_, area).astype(np.int64)
         self.bounds = np.append(0, np.cumsum(sizes[sizes > 0]))
+
+    def _cell_areas(self) -> Whole:
+        pieces = [np.multiply.outer(rows.size, columns.size).reshape(-1) for rows, columns in self._sides]
+        return np.concatenate(pieces)
+
+    def _cell_classes(self) -> NDArray[np.integer]:
+        """Small numbers: those are sorted in time that grows with their count only."""
+        small = np.uint16 if CLASSES * len(self._sides) <= np.iinfo(np.uint16).max else np.uint32
+        pieces: list[NDArray[np.integer]] = []
+        for tensor, (rows, columns) in enumerate(self._sides):
+            total = np.add.outer(rows.value, columns.value).reshape(-1)
+            octave = np.clip((total.max() - total) // STEPS, 0, CLASSES - 1)
+            pieces.append((CLASSES * tensor + octave).astype(small))
+        return np.concatenate(pieces)
 
     def place(self, positions: Whole) -> Whole:
         """Tensor by tensor: cell, then row and column within the cell."""
@@ -126,13 +146,22 @@ class ByField:
 
     def position(self, places: Whole) -> Whole:
         """Cell by cell in the order of places, then back to row and column."""
-        starts = self._start[self._order]
-        counts = np.diff(np.append(np.searchsorted(places, starts), len(places)))
-        cell = np.repeat(self._order, counts)
+        starts, positions = self._start[self._order], np.empty_like(places)
+        for piece in chunks(len(places)):
+            positions[piece] = self._position(places[piece], starts)
+        return positions
+
+    def _position(self, places: Whole, starts: Whole) -> Whole:
+        first = max(int(np.searchsorted(starts, places[0], side="right")) - 1, 0)
+        last = int(np.searchsorted(starts, places[-1], side="right"))
+        counts = np.diff(np.append(np.searchsorted(places, starts[first:last]), len(places)))
+        cell = np.repeat(self._order[first:last], counts)
         cells = self._cells
         row, column = np.divmod(places - self._start[cell], cells.width[cell])
         rows = cells.rows[cells.first_row[cell] + row]
-        return cells.start[cell] + rows * cells.stride[cell] + cells.columns[cells.first_column[cell] + column]
+        columns = cells.columns[cells.first_column[cell] + column]
+        position: Whole = cells.start[cell] + rows * cells.stride[cell] + columns
+        return position
 
     @cached_property
     def _cells(self) -> _Cells:
@@ -140,11 +169,14 @@ class ByField:
         row_base = np.cumsum([0, *(block.rows for block in blocks)])
         column_base = np.cumsum([0, *(block.columns for block in blocks)])
 
-        def each(values: Sequence[Whole | int]) -> Whole:
-            """One value a cell, from one a tensor or an array (row groups, column groups) a tensor."""
+        narrow = np.int32 if self.layout.n <= np.iinfo(np.int32).max else np.int64
+
+        def each(values: Sequence[Whole | int]) -> NDArray[np.signedinteger]:
+            """One value per cell, from one per tensor or an array (row groups, column groups) per tensor."""
             shapes = [(len(rows.size), len(columns.size)) for rows, columns in sides]
+            whole = [np.asarray(value, dtype=narrow) for value in values]
             return np.concatenate(
-                [np.broadcast_to(v, shape).reshape(-1) for v, shape in zip(values, shapes, strict=True)]
+                [np.broadcast_to(v, shape).reshape(-1) for v, shape in zip(whole, shapes, strict=True)]
             )
 
         return _Cells(
@@ -164,8 +196,8 @@ class _Cells:
 
     rows: Whole
     columns: Whole
-    first_row: Whole
-    first_column: Whole
-    width: Whole
-    start: Whole
-    stride: Whole
+    first_row: NDArray[np.signedinteger]
+    first_column: NDArray[np.signedinteger]
+    width: NDArray[np.signedinteger]
+    start: NDArray[np.signedinteger]
+    stride: NDArray[np.signedinteger]
