@@ -1,6 +1,7 @@
 """The command, as a user types it."""
 
 import json
+import tomllib
 
 import published
 import pytest
@@ -34,6 +35,15 @@ def test_run_leaves_a_directory_and_says_what_came_out(efl, tmp_path):
     assert json.loads((tmp_path / "runs/efl-digits-1/summary.json").read_text())["rounds"] == 3
     assert efl("run", *SMALL)[0] == 0
     assert (tmp_path / "runs/efl-digits-2").exists()
+
+
+def test_without_a_file_clients_are_irregular_and_with_one_they_are_as_it_says(efl, tmp_path):
+    (tmp_path / "exp.toml").write_text("")
+    efl("run", *SMALL, "--out=demo", "-q")
+    efl("run", "exp.toml", *SMALL, "--out=plain", "-q")
+    fleets = [tomllib.loads((tmp_path / name / "config.toml").read_text())["fleet"] for name in ("demo", "plain")]
+    assert [(fleet["stragglers"], fleet["inactive"]) for fleet in fleets] == [(0.5, 0.1), (0.0, 0.0)]
+    assert fleets[1].keys() == fleets[0].keys()
 
 
 def test_a_run_can_be_run_again_from_its_own_config(efl, tmp_path):

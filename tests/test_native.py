@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 import torch
+from fleets import IRREGULAR
 from torch import nn
 
-from efl import EFL, Federation, Fleet
+from efl import EFL, Federation
 from efl.config import parse
 from efl.native import NotCompiledError, build, loaded, loops
 from efl.runs import setup as engine_setup
@@ -134,4 +135,4 @@ def run_of(federation: Federation, hidden=20, batch_size=5, **engine):
     }
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 3))
-    return Run(prepare(parse(table), federation, module, EFL(density_up=1.0, density_down=1.0), Fleet()))
+    return Run(prepare(parse(table), federation, module, EFL(density_up=1.0, density_down=1.0), IRREGULAR))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from fleets import IRREGULAR
 from torch import nn
 
 from efl import EFL, FedAvg, Federation, FedProx, Fleet, UserError, train
@@ -277,7 +278,8 @@ OPTIONS = [
 
 @pytest.mark.parametrize("settings", OPTIONS)
 def test_every_option_learns(digits, settings):
-    result = train(digits, "linear", EFL(**({"density_up": 0.1, "density_down": 0.1} | settings)), rounds=40, cohort=10)
+    algorithm = EFL(**({"density_up": 0.1, "density_down": 0.1} | settings))
+    result = train(digits, "linear", algorithm, IRREGULAR, rounds=40, cohort=10)
     assert not result.summary["diverged"]
     assert result.summary["bmta_global"] > 0.6
 

@@ -120,6 +120,7 @@ def test_who_is_silent_is_abandoned_and_who_comes_back_is_taken_back(digits):
 
 
 IRREGULAR = [
+    "--set=fleet.stragglers=0.5",
     "--set=fleet.arrivals=[[12, 30, 8], [40, 4]]",
     "--set=fleet.departures=[[20, 60, 5]]",
     "--set=fleet.on_departure=drop",
@@ -187,7 +188,7 @@ def test_newcomers_with_new_classes_are_learnt_if_the_learning_rate_restarts():
                         "evaluate_every": 120, "evaluate_own_every": "never", "learning_rate": 0.3,
                     },
                     "algorithm": {"density_up": 0.05, "density_down": 0.05},
-                    "fleet": {"arrivals": [[60, 10]]},
+                    "fleet": {"stragglers": 0.5, "inactive": 0.1, "arrivals": [[60, 10]]},
                 }
             )
         ).history  # fmt: skip

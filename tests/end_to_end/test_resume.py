@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from fleets import IRREGULAR
 from stopping import StopAt
 
 from efl import UserError, load, resume, train
@@ -25,9 +26,9 @@ def comparable(directory):
 @pytest.mark.parametrize("stop", [0, 9, 10, 27, 58])
 @pytest.mark.parametrize("algorithm", ["efl", "fedavg"])
 def test_a_stopped_run_ends_like_one_never_stopped(tmp_path, algorithm, stop):
-    whole = train(algorithm=algorithm, out=tmp_path / "whole", **SETTINGS)
+    whole = train(algorithm=algorithm, out=tmp_path / "whole", fleet=IRREGULAR, **SETTINGS)
     with pytest.raises(KeyboardInterrupt):
-        train(algorithm=algorithm, out=tmp_path / "stopped", observers=[StopAt(stop)], **SETTINGS)
+        train(algorithm=algorithm, out=tmp_path / "stopped", observers=[StopAt(stop)], fleet=IRREGULAR, **SETTINGS)
     went_on = resume(tmp_path / "stopped")
     assert went_on.summary["model_sha256"] == whole.summary["model_sha256"]
     assert comparable(tmp_path / "stopped") == comparable(tmp_path / "whole")
@@ -67,7 +68,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
 @pytest.fixture
 def stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        train(out=tmp_path / "run", observers=[StopAt(25)], **SETTINGS)
+        train(out=tmp_path / "run", observers=[StopAt(25)], fleet=IRREGULAR, **SETTINGS)
     return tmp_path / "run"
 
 
@@ -100,7 +101,7 @@ def test_metrics_that_lack_rounds_are_named(stopped):
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
-    done = train(out=tmp_path / "run", **SETTINGS)
+    done = train(out=tmp_path / "run", fleet=IRREGULAR, **SETTINGS)
     again = resume(tmp_path / "run")
     assert again.summary["model_sha256"] == done.summary["model_sha256"]
     assert again.summary["bmta_local"] == done.summary["bmta_local"]
@@ -108,8 +109,8 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 
 def test_ones_own_objects_must_be_passed_again(tmp_path, digits):
     with pytest.raises(KeyboardInterrupt):
-        train(digits, "linear", out=tmp_path / "run", observers=[StopAt(25)], **SETTINGS)
-    whole = train(digits, "linear", out=tmp_path / "whole", **SETTINGS)
+        train(digits, "linear", out=tmp_path / "run", observers=[StopAt(25)], fleet=IRREGULAR, **SETTINGS)
+    whole = train(digits, "linear", out=tmp_path / "whole", fleet=IRREGULAR, **SETTINGS)
     with pytest.raises(UserError, match="data of your own"):
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", federation=digits).summary["model_sha256"] == whole.summary["model_sha256"]

@@ -62,3 +62,7 @@ def test_impossible_fleets_are_refused(settings, message):
 def test_a_list_of_probabilities_must_fit_the_clients():
     with pytest.raises(UserError, match="3 probabilities for 5 clients"):
         Fleet(inactive=(0.1, 0.2, 0.3)).check(5)
+
+
+def test_without_settings_the_fleet_is_ideal():
+    assert (behaviours(Fleet()) == 10).all()

@@ -4,6 +4,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from fleets import IRREGULAR
 from rich.console import Console
 
 from efl import train
@@ -68,7 +69,15 @@ def test_participation_tells_not_asked_silent_partial_and_dropped():
 def runs(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs")
     for algorithm in ("efl", "fedavg"):
-        train(algorithm=algorithm, rounds=6, evaluate_every=2, cohort=5, local_steps=4, out=path / algorithm)
+        train(
+            algorithm=algorithm,
+            fleet=IRREGULAR,
+            rounds=6,
+            evaluate_every=2,
+            cohort=5,
+            local_steps=4,
+            out=path / algorithm,
+        )
     return path
 
 

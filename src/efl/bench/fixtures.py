@@ -30,7 +30,7 @@ def setup_of(
             "engine": dict(engine or {}),
         }
     )
-    return prepare(experiment, federation, None, create(algorithm), Fleet(stragglers=0.0, inactive=0.0))
+    return prepare(experiment, federation, None, create(algorithm), Fleet())
 
 
 def coordinator_of(

@@ -58,7 +58,7 @@ def _rounds(trace: Trace, rounds: int) -> Iterator[tuple[float, int]]:
     """For each round the seconds its plan took, and the memory in use after it."""
     some = trace.clients // 10
     coming, going = ((5, 10, some),), ((10, 15, some),)
-    fleet = Fleet(stragglers=0.0, inactive=0.0, arrivals=coming, departures=going, abandon=0.5)  # the trace alone
+    fleet = Fleet(arrivals=coming, departures=going, abandon=0.5)  # the trace alone
     table = ClientTable.of(np.ones(trace.clients, dtype=np.int64))
     members, clock = membership_of(fleet, table.shares, 0, STEPS, rounds), Clock(trace, 600.0, first_upload=int(BYTES))
     for round_ in range(rounds):

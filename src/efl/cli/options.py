@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from efl.runs.directory import Record
 
 console = Console(highlight=False)
+DEMO = Path(__file__).with_name("demo.toml")  # the experiment without a file: irregular clients
 
 FileArgument = Annotated[
-    Path | None, typer.Argument(help="Experiment file (TOML); default: EFL on digits.", show_default=False)
+    Path | None, typer.Argument(help="Experiment file (TOML); default: a demo, EFL on digits.", show_default=False)
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as training.rounds=50.")

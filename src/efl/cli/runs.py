@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efl.cli.options import (
+    DEMO,
     FileArgument,
     OutOption,
     PluginOption,
@@ -38,7 +39,7 @@ def run(
     from efl.config import load_experiment
     from efl.runs.comparison import new_directory
 
-    experiment = load_experiment(file, set_ or [], plugin or [])
+    experiment = load_experiment(file or DEMO, set_ or [], plugin or [])
     name = f"{experiment.algorithm_name}-{experiment.federation.dataset}"
     directory = out or new_directory(name)
     _play(directory, quiet, lambda displays: run_experiment(experiment, directory, displays))
@@ -79,7 +80,7 @@ def compare(
     from efl.track.report import write_comparison
     from efl.track.tables import comparison_rows, comparison_table, markdown
 
-    experiment = load_experiment(file, set_ or [], plugin or [])
+    experiment = load_experiment(file or DEMO, set_ or [], plugin or [])
     where = out or new_directory(f"compare-{experiment.federation.dataset}")
     jobs = plan(named(algorithms), experiment, seeds, where)
     groups = run_all(jobs, where, workers, quiet)

@@ -32,7 +32,7 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Fleet(Settings):
-    """Clients that are slow, absent or unlucky, that come and go.
+    """Which clients are slow, absent or unlucky, and which come and go; by default none is.
 
     stragglers
         The share of clients that, in a round, do fewer than E steps.
@@ -59,13 +59,13 @@ class Fleet(Settings):
         A file (or an example's name) that says when clients are available and how fast they are, and the seconds a
         round may last. Both make rounds take simulated time.
 
-    >>> Fleet(stragglers=0, inactive=0).behave(seed=0, round_=0, clients=np.arange(3), local_steps=5).steps
+    >>> Fleet().behave(seed=0, round_=0, clients=np.arange(3), local_steps=5).steps
     array([5, 5, 5])
     """
 
-    stragglers: Probability = 0.5
+    stragglers: Probability = 0.0
     straggler_steps: Any = "uniform"
-    inactive: Inactivity | Callable[[int, int], float] = 0.1
+    inactive: Inactivity | Callable[[int, int], float] = 0.0
     selection: Literal["uniform", "share", "available"] = "uniform"
     lost: Probability = 0.0
     arrivals: tuple[Event, ...] = ()

@@ -10,7 +10,6 @@ from efl.errors import UserError
 from efl.fleet import Fleet
 from efl.settings import make
 
-REAL = {"stragglers": 0.0, "inactive": 0.0}  # on a network clients are as slow and as often away as they are
 ALLOWED = ("selection", "on_departure", "abandon")
 
 
@@ -34,7 +33,7 @@ def fleet_of(experiment: Experiment) -> Fleet:
     for key in experiment.fleet:
         if key not in ALLOWED:
             raise UserError(f"fleet.{key}: only simulated clients can be told; on a network: {', '.join(ALLOWED)}")
-    fleet = make(Fleet, {**REAL, **experiment.fleet}, "fleet")
+    fleet = make(Fleet, experiment.fleet, "fleet")
     assert isinstance(fleet, Fleet)
     if fleet.selection == "available" or not (fleet.abandon is False or isinstance(fleet.abandon, float | int)):
         raise UserError("fleet: on a network write selection = uniform or share, abandon = false or a number")
