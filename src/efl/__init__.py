@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+# Everything public, and where it is; imported when first used, so that `efl --help` answers without loading PyTorch.
 if TYPE_CHECKING:
     from efl.algorithms import (
         APFL,
@@ -21,16 +24,37 @@ if TYPE_CHECKING:
         STC,
         VRLSGD,
         Algorithm,
+        ClipByNorm,
+        CoordinateMedian,
+        EightBit,
+        ErrorFeedback,
+        FedAdagrad,
+        FedAdam,
         FedAMP,
         FedAvg,
+        FedAvgM,
         FedCurv,
         FedGATE,
         FedNova,
         FedProx,
+        FedYogi,
+        LocalWork,
+        MajorityVote,
         Mime,
+        Part,
         Scaffold,
+        ServerAdagrad,
+        ServerAdam,
+        ServerMomentum,
+        ServerYogi,
         SignSGD,
+        SparseTernary,
+        Step,
+        Transform,
+        Uncompressed,
+        chain,
         create,
+        run_round,
     )
     from efl.api import resume, run, train
     from efl.config import Experiment, load_experiment
@@ -40,67 +64,25 @@ if TYPE_CHECKING:
     from efl.plugins import register
     from efl.runs.comparison import compare
 
-# Imported when first used: the command answers `--help` without loading PyTorch.
-_WHERE = {
-    "APFL": "efl.algorithms",
-    "Algorithm": "efl.algorithms",
-    "EFL": "efl.algorithms",
-    "Experiment": "efl.config",
-    "FedAMP": "efl.algorithms",
-    "FedAvg": "efl.algorithms",
-    "FedCurv": "efl.algorithms",
-    "FedGATE": "efl.algorithms",
-    "FedNova": "efl.algorithms",
-    "FedProx": "efl.algorithms",
-    "Federation": "efl.federation",
-    "Fleet": "efl.fleet",
-    "Mime": "efl.algorithms",
-    "STC": "efl.algorithms",
-    "Scaffold": "efl.algorithms",
-    "SignSGD": "efl.algorithms",
-    "UserError": "efl.errors",
-    "VRLSGD": "efl.algorithms",
-    "compare": "efl.runs.comparison",
-    "create": "efl.algorithms",
-    "load": "efl.federation",
-    "load_experiment": "efl.config",
-    "register": "efl.plugins",
-    "resume": "efl.api",
-    "run": "efl.api",
-    "train": "efl.api",
-}
 
-__all__ = [
-    "APFL",
-    "EFL",
-    "STC",
-    "VRLSGD",
-    "Algorithm",
-    "Experiment",
-    "FedAMP",
-    "FedAvg",
-    "FedCurv",
-    "FedGATE",
-    "FedNova",
-    "FedProx",
-    "Federation",
-    "Fleet",
-    "Mime",
-    "Scaffold",
-    "SignSGD",
-    "UserError",
-    "compare",
-    "create",
-    "load",
-    "load_experiment",
-    "register",
-    "resume",
-    "run",
-    "train",
-]
+def _public_names() -> dict[str, str]:
+    """The names above and their modules, read from this file, so that each is written once."""
+    source = pkgutil.get_data(__name__, "__init__.py")
+    assert source is not None
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_WHERE = _public_names()
+__all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'efl' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,8 +1,8 @@
-"""How a flat vector is made of tensors, each seen as a matrix: what both sides know before anything travels."""
+"""How a flat vector is made of tensors: what both sides know before anything travels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from math import prod
@@ -26,14 +26,25 @@ class Block:
 
 
 @dataclass(frozen=True)
+class TensorSpec:
+    """A tensor of the flat vector: its name, its shape, and where it lies."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class Layout:
-    """The shapes of the tensors, in the order they follow each other.
+    """The shapes of the tensors, in the order they follow each other, and their names, where they have some.
 
     >>> [(block.start, block.rows, block.columns) for block in Layout(((2, 3, 4), (5,))).blocks]
     [(0, 2, 12), (24, 1, 5)]
     """
 
     shapes: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def flat(cls, n: int) -> Layout:
@@ -51,6 +62,12 @@ class Layout:
             blocks.append(block)
             start = block.stop
         return tuple(blocks)
+
+    @cached_property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The tensors by name."""
+        named = zip(self.names, self.shapes, self.segments, strict=True)
+        return tuple(TensorSpec(name, shape, *segment) for name, shape, segment in named)
 
     @cached_property
     def n(self) -> int:

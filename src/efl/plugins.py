@@ -28,6 +28,8 @@ Thing = TypeVar("Thing")
 
 # Where the registry of each kind is; imported when first needed. To add a kind, add a line.
 REGISTRIES = {
+    "algorithm": "efl.algorithms.registry:ALGORITHMS",
+    "transform": "efl.algorithms.transform:TRANSFORMS",
     "dataset": "efl.federation.sources.registry:SOURCES",
     "model": "efl.models.registry:NETWORKS",
     "tracker": "efl.track.trackers:TRACKERS",

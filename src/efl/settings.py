@@ -2,8 +2,8 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_type_hints
+from dataclasses import FrozenInstanceError, dataclass, field, fields
+from typing import Annotated, Any, dataclass_transform, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -16,15 +16,21 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastOne = Annotated[float, Field(ge=1)]
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True)
 class Settings:
-    """A frozen dataclass whose fields are checked against their types when it is made.
+    """Subclasses are frozen dataclasses whose fields are checked against their types when one is made.
 
     >>> from efl.algorithms import FedProx
     >>> FedProx(proximity=-1)
     Traceback (most recent call last):
     efl.errors.UserError: proximity: input should be greater than or equal to 0, got -1
     """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+        for name in ("__setattr__", "__delattr__"):  # those below do; a decorator on the subclass may add its own
+            delattr(cls, name)
 
     def __post_init__(self) -> None:
         for name, adapter in _adapters(type(self)).items():
@@ -35,19 +41,25 @@ class Settings:
             object.__setattr__(self, name, value)
 
 
+def _refuse(self: Settings, name: str, value: Any = None) -> None:
+    raise FrozenInstanceError(f"cannot change {name}")
+
+
+Settings.__setattr__ = Settings.__delattr__ = _refuse  # type: ignore[assignment]
+
 _known_adapters: dict[type[Settings], dict[str, TypeAdapter[Any]]] = {}
 
 
 def _adapters(cls: type[Settings]) -> dict[str, TypeAdapter[Any]]:
     if cls not in _known_adapters:
         hints = get_type_hints(cls, include_extras=True)
-        _known_adapters[cls] = {field.name: TypeAdapter(hints[field.name]) for field in fields(cls)}
+        _known_adapters[cls] = {one.name: TypeAdapter(hints[one.name]) for one in fields(cls)}
     return _known_adapters[cls]
 
 
 def make(cls: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
     """A ``cls`` from named values, as read from a file; ``where`` names their section in messages."""
-    check_keys(where, values, [field.name for field in fields(cls)])
+    check_keys(where, values, [one.name for one in fields(cls)])
     try:
         return cls(**values)
     except UserError as error:

@@ -1,9 +1,9 @@
 import pytest
 import torch
+from efl.models.layout import flatten
 from torch import nn
 
 from efl.models import FlatModel, Task, build
-from efl.models.layout import flatten
 from efl.training.backends.rows import sample_losses
 from efl.training.fisher import exact_fisher
 

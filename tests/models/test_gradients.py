@@ -1,9 +1,9 @@
 import pytest
 import torch
+from efl.models.layout import flatten
 from torch import nn
 
 from efl.models import FlatModel
-from efl.models.layout import flatten
 from efl.training.backends.rows import sample_losses
 
 

@@ -6,14 +6,14 @@ much they did, and so minimise another objective. FedNova averages directions, d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import fsum
 
-from efl.algorithms.base import Contribution
+from efl.algorithms.base import RoundSettings, Update
 from efl.algorithms.fedavg import FedAvg
+from efl.algorithms.registry import ALGORITHMS
 
 
-@dataclass(frozen=True)
+@ALGORITHMS.register("fednova")
 class FedNova(FedAvg):
     """FedAvg's clients, whether complete or not, and normalised weights."""
 
@@ -22,8 +22,8 @@ class FedNova(FedAvg):
         """Unequal numbers of steps are what it is for."""
         return True
 
-    def _weights(self, contributions: Sequence[Contribution]) -> list[float]:
+    def weights(self, updates: Sequence[Update], settings: RoundSettings) -> Sequence[float]:
         """p_k τ_eff / s_k: what makes averaged models of averaged directions."""
-        shares, steps = super()._weights(contributions), [contribution.steps_done for contribution in contributions]
+        shares, steps = super().weights(updates, settings), [update.steps for update in updates]
         effective = fsum(share * done for share, done in zip(shares, steps, strict=True))
         return [share * effective / done for share, done in zip(shares, steps, strict=True)]

@@ -4,18 +4,17 @@ Clients minimise f_k + μ/2 ‖w − w_τ‖². Unlike FedAvg, the paper (sectio
 solutions of stragglers, unscaled; ``incomplete="drop"`` gives the proximal term alone.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from efl.algorithms.base import LocalWork, Parts
-from efl.algorithms.components.elastic import Pull
+from efl.algorithms.base import LocalWork, Step
 from efl.algorithms.fedavg import FedAvg
+from efl.algorithms.registry import ALGORITHMS
 from efl.settings import NonNegative
 
 
-@dataclass(frozen=True)
+@ALGORITHMS.register("fedprox")
 class FedProx(FedAvg):
     """FedAvg's server; ``proximity`` is the paper's μ."""
 
@@ -27,9 +26,7 @@ class FedProx(FedAvg):
         """Partial work counts unless told otherwise."""
         return self.incomplete == "use"
 
-    def local_update(self, work: LocalWork) -> list[Parts]:
-        """SGD on f_k + μ/2 ‖w − w_τ‖²; the pull is taken where the step ends: w ← (w − ηg + ημ w_τ) / (1 + ημ)."""
-        strength = work.settings.eta * self.proximity
-        keep = torch.full_like(work.start, 1 / (1 + strength))
-        work.sgd(Pull(None, keep, work.start * (strength / (1 + strength))))
-        return self._whole_models(work)
+    def local_step(self, work: LocalWork) -> Step:
+        """The pull is taken where the step ends: w ← (w − ηg + ημ w_τ) / (1 + ημ)."""
+        a = work.settings.eta * self.proximity
+        return Step(keep=torch.full_like(work.start, 1 / (1 + a)), shift=work.start * (a / (1 + a)))

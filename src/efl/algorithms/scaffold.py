@@ -1,6 +1,6 @@
 """SCAFFOLD (Karimireddy et al. 2020): control variates against client drift.
 
-Client k keeps c_k, its guess of its own gradient, and is told c = Σ p^k c_k, that of everybody. Its steps are
+Client k keeps c_k, its guess of its own gradient, and receives c = Σ p^k c_k, that of everybody. Its steps are
 corrected by the difference, y ← y − η(g − c_k + c), so that all clients move in the same direction on average. Then
 c_k becomes the mean gradient of the steps just done (option II of the paper), c_k − c + (x − y)/(sη), or the gradient
 over all its samples at x (option I). It sends y and the change of c_k.
@@ -10,20 +10,21 @@ lost is sent again with the next one, so that c stays Σ p^k c_k.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from efl.algorithms.base import Contribution, LocalWork, Parts, RoundSettings, ServerState, UploadTypes
-from efl.algorithms.components.reduction import vector, weighted_sum
+from efl.algorithms.base import LocalWork, Part, Parts, RoundSettings, ServerState, Step, Update, Uploads
+from efl.algorithms.components.reduction import weighted_sum
 from efl.algorithms.fedavg import FedAvg
+from efl.algorithms.registry import ALGORITHMS
 from efl.settings import Positive
-from efl.wire import Dense, Payload
+from efl.training.local_work import vector
+from efl.wire import Dense
 
 
-@dataclass(frozen=True)
+@ALGORITHMS.register("scaffold")
 class Scaffold(FedAvg):
     """``server_rate`` is the paper's η_g; ``control`` where c_k comes from, the ``path`` (II) or its ``start`` (I)."""
 
@@ -31,52 +32,45 @@ class Scaffold(FedAvg):
     control: Literal["path", "start"] = "path"
 
     @property
-    def upload_types(self) -> UploadTypes:
-        """The model, and the change of c_k."""
-        return {"update": Dense, "control": Dense}
+    def parts(self) -> Mapping[str, Part]:
+        """The change of c_k."""
+        return {"control": Part(Dense)}
 
-    def start(self, w: Tensor) -> ServerState:
+    def init(self, w: Tensor) -> ServerState:
         """C = 0."""
         return ServerState(w, {"control": torch.zeros_like(w)})
 
     def client_state(self, n: int) -> Mapping[str, int]:
         """c_k, and c_k as the server knows it."""
-        return {"control": n, "told": n}
+        return {"control": n, "known": n}
 
     def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """C, once it is anything."""
         control = server.tensors["control"]
         return {"control": Dense(control.numpy())} if bool(control.any()) else {}
 
-    def local_update(self, work: LocalWork) -> list[Parts]:
+    def local_update(self, work: LocalWork) -> Uploads:
         """Corrected SGD, and the new c_k."""
         own, eta = work.state["control"], work.settings.eta
-        told = torch.where(work.arrived[:, None], own, work.state["told"])
+        known = torch.where(work.delivered[:, None], own, work.state["known"]).cpu()
         correction = -own
         if "control" in work.shared:
             correction += vector(work.shared["control"]).to(work.W.device)
-        for active, gradient in work.descent():
-            work.W[:active].sub_(gradient + correction[:active], alpha=eta)
+        work.train(Step(drift=correction))
         if self.control == "start":
             renewed, _ = work.full_gradient()
         else:
             renewed = (work.start - work.W) / (work.steps_done * eta).unsqueeze(1) - correction.cpu()
-        work.state |= {"control": renewed, "told": told.cpu()}
-        changes = (renewed - work.state["told"]).numpy()
-        return [
-            {**parts, "control": Dense(change)} for parts, change in zip(self._whole_models(work), changes, strict=True)
-        ]
+        work.state |= {"control": renewed, "known": known}
+        return {"control": [Dense(change) for change in (renewed - known).numpy()]}
 
-    def aggregate(
-        self, server: ServerState, contributions: Sequence[Contribution], settings: RoundSettings
-    ) -> tuple[ServerState, Payload | None]:
-        """Let x ← x + η_g · mean of y − x, and c ← c + Σ p^k Δc_k over those who answered."""
-        server, step = super().aggregate(server, contributions, settings)
-        if not contributions:
-            return server, step
-        shares = [contribution.share for contribution in contributions]
-        changes = weighted_sum([contribution.parts["control"] for contribution in contributions], shares)
-        return server.having(control=server.tensors["control"] + changes), step
+    def weights(self, updates: Sequence[Update], settings: RoundSettings) -> Sequence[float]:
+        """Let x ← x + η_g · mean of y − x."""
+        return [self.server_rate * weight for weight in super().weights(updates, settings)]
 
-    def _weights(self, contributions: Sequence[Contribution]) -> list[float]:
-        return [self.server_rate * weight for weight in super()._weights(contributions)]
+    def server_update(
+        self, server: ServerState, updates: Sequence[Update], w_next: Tensor, settings: RoundSettings
+    ) -> ServerState:
+        """C ← c + Σ p^k Δc_k over those who replied."""
+        changes = weighted_sum([update.parts["control"] for update in updates], [update.share for update in updates])
+        return server.having(control=server.tensors["control"] + changes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -16,8 +15,8 @@ from efl.bench.fixtures import coordinator_of, quickest
 from efl.bench.speed import images
 from efl.federation import Federation, load
 from efl.models import FlatModel, Task, build
-from efl.native import NotCompiledError
 from efl.processes import quick_arithmetic
+from efl.training.backends.selection import select_backend
 from efl.training.fisher import exact_fisher
 
 WARM_UP = 5
@@ -56,11 +55,10 @@ def fisher_prices() -> Iterator[str]:
     """The exact Fisher diagonal over 64 samples, in training steps on as many."""
     text = Task((80,), 90, vocabulary=90)
     for network, task in {"mlp200": MNIST, "cnn_large": MNIST, "char_lstm": text}.items():
-        model = FlatModel(build(network, task, 0))
-        with suppress(NotCompiledError):
-            model.compile()
-        rows = model.rows(model.w, 1, batched=model.chain is not None)
         x, y = _samples(task)
+        model = FlatModel(build(network, task, 0))
+        two = Federation.from_clients([(x[0], y[0])] * 2)
+        rows = select_backend(model, two, 2).rows(model.w, 1)
         weights = torch.full((1, SAMPLES), 1 / SAMPLES)
         with quick_arithmetic():
             step, _ = quickest(partial(rows.descend, 1, x, y, 1e-6))

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
+from efl.algorithms.pipeline import client_state
 from efl.client.executors import Alone, Crew, Workers
 from efl.client.state_store import LastUpload, Seat, StateStore
-from efl.client.worker import SAMPLES_AT_ONCE, Briefing, Hand, Score, ScoreOwn, Task, Train
+from efl.client.worker import Briefing, Hand, Score, ScoreOwn, Task, Train
 from efl.errors import WireError
 from efl.storage import checksum
-from efl.training.batches import Trainer
+from efl.training.trainer import SAMPLES_AT_ONCE, Trainer
 from efl.wire import PERSONAL, Context, Dense, Message, received
 
 NO_VERSION = -1  # of a host that has no model yet
@@ -34,7 +35,7 @@ class ClientHost:
 
     def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
         self.algorithm, self.trainer = algorithm, trainer
-        self.store = StateStore(algorithm.client_state(trainer.model.n), state)
+        self.store = StateStore(client_state(algorithm, trainer.model.n), state)
         self.hand = Hand(algorithm, trainer, self.store.file)
         self.w = torch.zeros(trainer.model.n)
         self.version = NO_VERSION

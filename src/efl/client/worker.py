@@ -15,17 +15,17 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
+from efl.algorithms.pipeline import encode_updates, resent_parts
 from efl.client.state_store import RowsFile, Seat
 from efl.models import FlatModel
 from efl.rng import Purpose
-from efl.training.batches import Trainer
-from efl.wire import Context, Dense, Field, Layout, Message, decode, encode
+from efl.training.local_work import Assignment
+from efl.training.trainer import Trainer
+from efl.wire import Context, Dense, Field, Message, decode, encode
 
 Result_co = TypeVar("Result_co", covariant=True)
-SAMPLES_AT_ONCE = 250  # in an evaluation
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Hand:
 
     def __init__(self, algorithm: Algorithm, trainer: Trainer, rows: RowsFile) -> None:
         self.algorithm, self.trainer, self.rows = algorithm, trainer, rows
-        self.plain = Context(layout_of(trainer.model))
+        self.plain = Context(trainer.model.layout)
         self.w, self.buffers = torch.zeros(trainer.model.n), trainer.model.buffers.clone()
         self._briefing: Briefing | None = None
         self._told: tuple[Parts, Context] = ({}, self.plain)
@@ -95,7 +95,7 @@ class Hand:
         """Do the work of some clients side by side; their uploads."""
         work = self._work(briefing, tasks, Purpose.BATCHES)
         with self._training(briefing, tasks):
-            return work, self.algorithm.local_update(work)
+            return work, encode_updates(self.algorithm, work, self.algorithm.local_update(work))
 
     def own_models(self, briefing: Briefing, tasks: Sequence[Task]) -> LocalWork:
         """Work that makes the clients' own models, whatever it would send.
@@ -105,26 +105,31 @@ class Hand:
         """
         work = self._work(briefing, tasks, Purpose.OWN_MODEL)
         with self._training(briefing, tasks):
-            if self.algorithm.personal_models:
+            if self.algorithm.personalised:
                 self.algorithm.local_update(work)
             else:
-                work.sgd()
+                work.train()
         return work
 
     def _work(self, briefing: Briefing, tasks: Sequence[Task], purpose: Purpose) -> LocalWork:
         shared, _ = self.told(briefing)
-        shared = {name: part for name, part in shared.items() if name != "buffers"}
+        assignments = [
+            Assignment(
+                task.client,
+                task.steps,
+                task.last,
+                None if task.lost is None else decoded_parts(task.lost, self.trainer.model, self.plain),
+                None if task.personal is None else decode(task.personal, self.plain),
+            )
+            for task in tasks
+        ]
         return self.trainer.work(
-            [task.client for task in tasks],
-            [task.steps for task in tasks],
+            assignments,
             self.w,
-            self.buffers,
             briefing.settings,
             self.rows.read([task.seat for task in tasks]),
-            [None if t.lost is None else decoded_parts(t.lost, self.trainer.model, self.plain) for t in tasks],
-            shared,
-            [task.last for task in tasks],
-            [None if task.personal is None else decode(task.personal, self.plain) for task in tasks],
+            {name: part for name, part in shared.items() if name != "buffers"},
+            self.buffers,
             purpose,
         )
 
@@ -184,7 +189,7 @@ class Train:
                 header["recovered"] = True
             parts = _encoded(work, row, uploads[row], context)
             reply = Message("reply", header, parts).to_bytes()
-            names = hand.algorithm.remembers
+            names = resent_parts(hand.algorithm)
             kept = parts if context is hand.plain else {name: encode(uploads[row][name], hand.plain) for name in names}
             kept = {name: kept[name] for name in names}
             rows = [work.state[name][row] for name in hand.rows.lengths]
@@ -201,7 +206,7 @@ class Score:
 
     def run(self, hand: Hand) -> NDArray[np.float64]:
         """0 or 1 for each, for a sequence the share of its positions."""
-        return correct(hand, hand.w, hand.buffers, self.samples)
+        return hand.trainer.correct(hand.w, hand.buffers, self.samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,27 +221,9 @@ class ScoreOwn:
         work = hand.own_models(self.briefing, self.tasks)
         tests = [hand.trainer.federation.test[task.client] for task in self.tasks]
         return [
-            float(correct(hand, work.own[row], work.rows.buffers[row], test).mean()) for row, test in enumerate(tests)
+            float(hand.trainer.correct(work.personalised_models[row], work.rows.buffers[row], test).mean())
+            for row, test in enumerate(tests)
         ]
-
-
-def correct(hand: Hand, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How right the answer to each sample is."""
-    model, pool = hand.trainer.model, hand.trainer.federation
-    if model.compiled is not None and (source := pool.source()) is not None:
-        chosen = torch.from_numpy(samples)
-        return (model.compiled.answers(w, source, chosen) == pool.labels_of(chosen)).double().numpy()
-    pieces: list[NDArray[np.float64]] = []
-    for start in range(0, len(samples), SAMPLES_AT_ONCE):
-        x, y = pool.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
-        answers = model.outputs(w, buffers, x).argmax(-1)
-        pieces.append((answers == y).double().view(len(y), -1).mean(1).numpy())
-    return np.concatenate(pieces)
-
-
-def layout_of(model: FlatModel) -> Layout:
-    """The model's tensors, as the wire sees them."""
-    return Layout(tuple(spec.shape for spec in model.layout))
 
 
 def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel, context: Context) -> Parts:
@@ -247,8 +234,8 @@ def decoded_parts(blobs: Mapping[str, bytes], model: FlatModel, context: Context
 
 def coding_context(shared: Parts, plain: Context) -> Context:
     """What increments are coded by in a round: the factored Fisher diagonal that all clients got, if there was one."""
-    field = shared.get("field")
-    factored = field.factored_fisher if isinstance(field, Field) else None
+    found = (part.factored_fisher for part in shared.values() if isinstance(part, Field))
+    factored = next((one for one in found if one is not None), None)
     return plain if factored is None else Context(plain.layout, factored)
 
 

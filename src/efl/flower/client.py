@@ -13,7 +13,6 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from efl.algorithms.base import unhurried
 from efl.client.host import ClientHost
 from efl.client.state_file import Answered, Memory, digest, state_directory
 from efl.client.worker import Briefing, Score, decoded_parts
@@ -24,6 +23,7 @@ from efl.flower.config import experiment_of, fleet_of
 from efl.flower.transport import Letter, enclosed, opened
 from efl.processes import quick_arithmetic
 from efl.runs.setup import prepare
+from efl.training.local_work import no_deadline
 from efl.wire import PERSONAL, Dense, received
 from efl.wire import Message as Request
 
@@ -113,7 +113,7 @@ class Site:
 
     def evaluate(self, letter: Letter) -> Letter:
         """How good a model is on the test data here; or the one that a round of work makes of it."""
-        request, host = self._request(letter), self.host(unhurried)
+        request, host = self._request(letter), self.host(no_deadline)
         buffers = host.trainer.model.buffers
         if "buffers" in request.parts:
             told = decoded_parts({"buffers": request.parts["buffers"]}, host.trainer.model, host.hand.plain)["buffers"]

@@ -14,7 +14,8 @@ from efl.client.host import ClientHost
 from efl.client.worker import Briefing
 from efl.federation import Federation
 from efl.models import FlatModel
-from efl.training.batches import Trainer
+from efl.training.backends.selection import Eager
+from efl.training.trainer import Trainer
 from efl.wire import NO_MODEL, PERSONAL, Context, Dense, Message, encode
 
 Looks = Callable[[Mapping[int, bytes]], Mapping[int, float]]
@@ -40,7 +41,7 @@ class DistantHost(ClientHost):
     def __init__(
         self, algorithm: Algorithm, model: FlatModel, federation: Federation, here: Callable[[], list[int]], look: Looks
     ) -> None:
-        super().__init__(algorithm, Trainer(model, federation, seed=0, rows=1))
+        super().__init__(algorithm, Trainer(Eager(model), federation, seed=0))
         self.here, self.look = here, look
         self._seen: tuple[Tensor, Tensor, NDArray[np.float64]] | None = None
 

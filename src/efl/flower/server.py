@@ -33,6 +33,7 @@ from efl.server.registry import Registry
 from efl.server.sampling import SAMPLERS
 from efl.storage import write_atomically
 from efl.track.trackers import trackers
+from efl.training.backends.selection import Eager
 from efl.wire import NO_MODEL
 
 MakeModel = Callable[[Experiment], nn.Module]
@@ -72,7 +73,9 @@ def prepare_server(
     grid: Any, experiment: Experiment, make_model: MakeModel, log: Log
 ) -> tuple[DistantSetup, RunDirectory]:
     """What the server needs, and the directory of its run, which may exist already."""
-    algorithm = create(experiment.algorithm_name, experiment.algorithm_settings)
+    algorithm = create(
+        experiment.algorithm_name, experiment.algorithm_settings, [one.model_dump() for one in experiment.transform]
+    )
     fleet = fleet_of(experiment)
     experiment = spelt_out(experiment, algorithm, fleet)
     experiment = experiment.with_values(federation={"dataset": CUSTOM}, model={"name": CUSTOM})
@@ -86,7 +89,7 @@ def prepare_server(
     registry = Registry(clients, network.patience, directory.path / "clients.json")
     post = Post(grid, registry, run_name(directory.name), network.deadline, log)
     federation = Elsewhere(clients, "the clients' data")
-    setup = DistantSetup(experiment, federation, FlatModel(make_model(experiment)), algorithm, fleet, post, log)
+    setup = DistantSetup(experiment, federation, Eager(FlatModel(make_model(experiment))), algorithm, fleet, post, log)
     return setup, directory
 
 

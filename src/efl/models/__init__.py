@@ -6,10 +6,8 @@ from torch import nn
 from efl.models.flat import FlatModel
 from efl.models.input_spec import Task
 from efl.models.registry import NETWORKS
-from efl.training.backends.native import Batches
-from efl.training.backends.rows import Rows
 
-__all__ = ["NETWORKS", "Batches", "FlatModel", "Rows", "Task", "build"]
+__all__ = ["NETWORKS", "FlatModel", "Task", "build"]
 
 
 def build(name: str, task: Task, seed: int) -> nn.Module:

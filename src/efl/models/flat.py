@@ -4,7 +4,7 @@
 ones stay in the module. Float buffers (BatchNorm statistics) are a second vector that is averaged over
 clients and never compressed or pulled; integer buffers are not exchanged.
 
-Vectors travel on the CPU; `Rows` and the module itself live on the model's ``device``.
+Vectors travel on the CPU; rows in training and the module itself live on the model's ``device``.
 """
 
 import copy
@@ -13,18 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from efl.errors import UserError
-from efl.models.layout import flatten, lay_out, split
-from efl.training.backends.chain import Chain
-from efl.training.backends.native import CompiledChain
-from efl.training.backends.rows import Rows
+from efl.models.vectors import flatten, lay_out, split
 
 
 class FlatModel:
     """Any network as a flat vector.
 
     >>> model = FlatModel(nn.Linear(3, 2))
-    >>> model.n, [spec.name for spec in model.layout]
-    (8, ['weight', 'bias'])
+    >>> model.n, model.layout.names
+    (8, ('weight', 'bias'))
     """
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -44,30 +41,19 @@ class FlatModel:
         if not bool(torch.isfinite(self.w).all()) or not bool(torch.isfinite(self.buffers).all()):
             raise UserError("the model's initial parameters or float buffers have NaN or infinity")
         self.n = len(self.w)
-        self.chain = Chain.of(self.module)
-        self.compiled: CompiledChain | None = None
         self.parameters = [p for _, p in parameters]
         owners = dict(self.module.named_modules())
         places = [name.rpartition(".") for name, _ in self.module.named_buffers()]
         self._places = {path + dot + leaf: (owners[path], leaf) for path, dot, leaf in places}
         self._untold = {name: b.clone() for name, b in self.module.named_buffers() if not b.is_floating_point()}
-        self._bound: tuple[int, int] | None = None
-
-    def compile(self) -> None:
-        """From now on, let steps of a chain be taken by compiled code; `NotCompiledError` where there is none."""
-        if self.chain is not None and self.device.type == "cpu":
-            self.compiled = CompiledChain.of(self.chain, {spec.name: spec.start for spec in self.layout})
-
-    def rows(self, w: Tensor, count: int, buffers: Tensor | None = None, *, batched: bool = False) -> Rows:
-        """``count`` copies of the model at ``w``; ``batched`` runs them as one where the network allows it."""
-        return Rows(self, w, self.buffers if buffers is None else buffers, count, batched=batched)
+        self.bound: tuple[int, int] | None = None  # whose tensors the module computes on: rows, and a row of them
 
     def place(self, parameters: list[Tensor], buffers: list[Tensor]) -> None:
         """Let the module compute on these tensors, without copying them; other buffers start anew."""
-        self._bound = None
+        self.bound = None
         for parameter, view in zip(self.parameters, parameters, strict=True):
             parameter.data = view
-        for spec, view in zip(self.buffer_layout, buffers, strict=True):
+        for spec, view in zip(self.buffer_layout.specs, buffers, strict=True):
             self._set_buffer(spec.name, view)
         for name, value in self._untold.items():
             self._set_buffer(name, value.clone())
@@ -78,7 +64,7 @@ class FlatModel:
 
     def collect_buffers(self, views: list[Tensor]) -> None:
         """Bring home the values of buffers that the module replaced instead of changing them in place."""
-        for spec, view in zip(self.buffer_layout, views, strict=True):
+        for spec, view in zip(self.buffer_layout.specs, views, strict=True):
             owner, leaf = self._places[spec.name]
             if (found := owner._buffers[leaf]) is not None and found is not view:
                 view.copy_(found)

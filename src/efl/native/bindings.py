@@ -70,27 +70,48 @@ class Source(ctypes.Structure):
         super().__init__(address, count, channels, size, *pointers, samples.dtype == torch.uint8)
 
 
-class Pull(ctypes.Structure):
-    """Where a step ends, w becomes keep · w + shift at some places, or, if they are None, everywhere."""
+class Step(ctypes.Structure):
+    """A local step: w becomes keep · (w − η(g + drift)) + shift; all of it (n,), or (models, n) where models differ.
 
-    _fields_ = (("places", _ADDRESS), ("keep", _ADDRESS), ("shift", _ADDRESS), ("count", _COUNT))
+    ``places`` limits keep and shift to some coordinates. An explicit step pulls where it begins, at all coordinates.
+    """
 
-    def __init__(self, places: Tensor | None, keep: Tensor, shift: Tensor) -> None:
-        self.tensors = places, keep, shift
-        if keep.dim() != 1 or shift.shape != keep.shape or (places is not None and places.shape != keep.shape):
-            raise ValueError("a pull needs as many places, factors and shifts")
+    _fields_ = (
+        ("drift", _ADDRESS),
+        ("keep", _ADDRESS),
+        ("shift", _ADDRESS),
+        ("places", _ADDRESS),
+        ("count", _COUNT),
+        ("drift_stride", _COUNT),
+        ("pull_stride", _COUNT),
+        ("is_explicit", _FLAG),
+    )
+
+    def __init__(
+        self,
+        drift: Tensor | None,
+        keep: Tensor | None,
+        shift: Tensor | None,
+        places: Tensor | None,
+        is_explicit: bool,
+    ) -> None:
+        self.tensors = drift, keep, shift, places  # must live as long as their addresses are in use
+        count = 0 if keep is None else keep.shape[-1]
+        if (keep is None) != (shift is None) or (keep is not None and shift is not None and keep.shape != shift.shape):
+            raise ValueError("a step needs as many factors as shifts")
+        if places is not None and (len(places) != count or is_explicit):
+            raise ValueError("a step needs as many places as factors, and names none if it is explicit")
+        floats = (None if t is None else address_of(t, torch.float32) for t in (drift, keep, shift))
         named = None if places is None else address_of(places, torch.int64)
-        super().__init__(named, address_of(keep, torch.float32), address_of(shift, torch.float32), len(keep))
-
-
-NO_PULL = Pull(None, torch.empty(0), torch.empty(0))
+        strides = (0 if t is None or t.dim() == 1 else t.shape[1] for t in (drift, keep))
+        super().__init__(*floats, named, count, *strides, is_explicit)
 
 
 class Loops:
     """The functions; what they do is said where they are written. Those that can fail return 0 if they did not."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        source, pull = ctypes.POINTER(Source), ctypes.POINTER(Pull)
+        source, step = ctypes.POINTER(Source), ctypes.POINTER(Step)
         chain: list[_Argument] = [_ADDRESS, _COUNT, _COUNT, _COUNT, _COUNT]
         self.fetch = library.efl_fetch
         self.fetch.argtypes, self.fetch.restype = [source, _Wholes, _COUNT, _Floats], None
@@ -104,4 +125,4 @@ class Loops:
         self.answers.argtypes = [_ADDRESS, _COUNT, _COUNT, source, _Wholes, _COUNT, _Floats, _Wholes, _Floats]
         self.train = library.efl_chain_train
         batches: list[_Argument] = [source, _Wholes, _Wholes, _Wholes, _COUNT, _COUNT]
-        self.train.argtypes = [*chain, *batches, _Floats, _REAL, pull, _Floats, _COUNT, _Floats, _Floats]
+        self.train.argtypes = [*chain, *batches, _Floats, _REAL, step, _Floats, _COUNT, *[_Floats] * 4]

@@ -1,6 +1,6 @@
 /* Training of a chain of linear layers, one model after the other.
  *
- * What models/chain.py does in a dozen operations a layer is done here in one go: a mini-batch and its activations
+ * What training/backends/chain.py does in a dozen operations a layer is done here in one go: a mini-batch and its activations
  * stay in the cache, and the gradient is only ever held in registers. Matrix products are cut into tiles of ROWS by some
  * vectors, whose sums fit into the registers. A model's numbers do not depend on which others it shares a call with.
  */
@@ -315,44 +315,65 @@ int32_t efl_chain_fisher(
     return 0;
 }
 
-/* Where a step ends, w becomes keep · w + shift, at the places named, or everywhere. */
+/* A step: w becomes keep · (w − η(g + drift)) + shift; keep and shift at the places named, or everywhere; an explicit
+ * step pulls where it begins, everywhere. Strides lead from one model's numbers to the next one's, 0 where all have the
+ * same. */
 typedef struct {
+    const float *drift, *keep, *shift;
     const int64_t *places;
-    const float *keep, *shift;
-    int64_t count;
-} Pull;
+    int64_t count, drift_stride, pull_stride;
+    int32_t is_explicit;
+} Step;
 
-static void pull_back(const Pull *pull, float *restrict w) {
-    const float *keep = pull->keep, *shift = pull->shift;
-    if (pull->places)
-        for (ptrdiff_t i = 0; i < pull->count; i++)
-            w[pull->places[i]] = keep[i] * w[pull->places[i]] + shift[i];
+static void pull(const Step *step, int64_t model, float *restrict w) {
+    if (!step->keep) return;
+    const float *keep = step->keep + model * step->pull_stride, *shift = step->shift + model * step->pull_stride;
+    if (step->places)
+        for (ptrdiff_t i = 0; i < step->count; i++)
+            w[step->places[i]] = keep[i] * w[step->places[i]] + shift[i];
     else
-        for (ptrdiff_t i = 0; i < pull->count; i++) w[i] = keep[i] * w[i] + shift[i];
+        for (ptrdiff_t i = 0; i < step->count; i++) w[i] = keep[i] * w[i] + shift[i];
 }
 
-/* What one client after the other does: steps of SGD from `first` on, before `last`, and no more than `steps` says.
+/* A step whose gradient is needed by itself; squares may be NULL. */
+static void step_along(
+    const Step *step, int64_t model, ptrdiff_t n, const float *restrict gradient, float eta, float *restrict squares,
+    float *restrict w
+) {
+    const float *restrict drift = step->drift ? step->drift + model * step->drift_stride : NULL;
+    if (squares) for (ptrdiff_t i = 0; i < n; i++) squares[i] += gradient[i] * gradient[i];
+    if (step->is_explicit) pull(step, model, w);
+    if (drift) for (ptrdiff_t i = 0; i < n; i++) w[i] -= eta * (gradient[i] + drift[i]);
+    else for (ptrdiff_t i = 0; i < n; i++) w[i] -= eta * gradient[i];
+    if (!step->is_explicit) pull(step, model, w);
+}
+
+/* What one client after the other does: steps from `first` on, before `last`, and no more than `steps` says.
  * chosen and labels are (steps, models, batch). Squares of every so many gradients are added to others, if there are
- * some; losses are added up. 1 if a sample or a label does not exist.
+ * some; losses are added up. If there is a `sum` (models, n), it takes up all gradients, and w stays as it is. Steps
+ * that are explicit, or have a drift, need room for a `gradient` (n). 1 if a sample or a label does not exist.
  */
 int32_t efl_chain_train(
     const Layer *layers, int64_t count, int64_t models, int64_t n, int64_t batch, const Source *source,
     const int64_t *chosen, const int64_t *labels, const int64_t *steps, int64_t first, int64_t last, float *w, float eta,
-    const Pull *pull, float *squares, int64_t every, float *losses, float *scratch
+    const Step *step, float *squares, int64_t every, float *losses, float *sum, float *gradient, float *scratch
 ) {
     const int64_t a_step = models * batch, some = (last - first) * a_step;
     if (!efl_exist(source, chosen + first * a_step, some)) return 1;
     if (!all_below(labels + first * a_step, some, layers[count - 1].outputs)) return 1;
     float *x = scratch, *room = scratch + batch * layers[0].inputs;
     for (int64_t m = 0; m < models; m++)
-        for (int64_t step = first; step < at_most(last, steps[m]); step++) {
-            const int64_t begin = step * a_step + m * batch;
-            float *own = w + m * n, *watched = squares && step % every == 0 ? squares + m * n : NULL;
+        for (int64_t number = first; number < at_most(last, steps[m]); number++) {
+            const int64_t begin = number * a_step + m * batch;
+            float *own = w + m * n, *watched = squares && number % every == 0 ? squares + m * n : NULL;
             efl_fetch(source, chosen + begin, batch, x);
-            if (step + 1 < last) efl_call_for(source, chosen + begin + a_step, batch);
-            const Target target = {own, watched, -eta, 1};
+            if (number + 1 < last) efl_call_for(source, chosen + begin + a_step, batch);
+            Target target = {own, watched, -eta, 1};
+            if (sum) target = (Target){sum + m * n, NULL, 1, 1};
+            else if (gradient) target = (Target){gradient, NULL, 1, 0};
             losses[m] += one_model(layers, count, batch, x, labels + begin, NULL, own, target, room);
-            pull_back(pull, own);
+            if (gradient) step_along(step, m, n, gradient, eta, watched, own);
+            else if (!sum) pull(step, m, own);
         }
     return 0;
 }

@@ -52,7 +52,7 @@ class Method:
     @property
     def personal(self) -> bool:
         """Whether its clients have models of their own, by which it is judged."""
-        return create(self.algorithm).personal_models
+        return create(self.algorithm).personalised
 
     @property
     def merit(self) -> str:

@@ -23,9 +23,9 @@ def own_accuracies(
     nothing is sent, stored or billed.
     """
     algorithm, plain = host.algorithm, host.hand.plain
-    told = algorithm.broadcast(server, settings) if algorithm.personal_models else {}
+    told = algorithm.broadcast(server, settings) if algorithm.personalised else {}
     briefing = Briefing(settings, {name: encode(part, plain) for name, part in told.items()})
-    alone = {client: algorithm.personal(server, client) if algorithm.personal_models else None for client in clients}
+    alone = {client: algorithm.broadcast_to(server, client) if algorithm.personalised else None for client in clients}
     personal = {client: None if part is None else encode(part, plain) for client, part in alone.items()}
     scores = host.score_own(personal, briefing, server.w, buffers)
     return np.array([scores[client] for client in clients])

@@ -133,7 +133,7 @@ class Run:
 
     def _evaluate(self, round_: int) -> Record:
         setup, coordinator = self.setup, self.coordinator
-        vector = setup.algorithm.model(coordinator.server)
+        vector = setup.algorithm.evaluated_model(coordinator.server)
         accuracies = self.host.accuracies(vector, coordinator.buffers)
         known = np.isfinite(accuracies)  # clients on other machines may be out of reach
         if not known.any():
@@ -170,7 +170,7 @@ class Run:
             history[-1] |= self._evaluate_own(self.coordinator.settings(history[-1]["round"]))
         losses = [record["train_loss"] for record in history if record["train_loss"] is not None]
         steps = sum(record["clients"][str(client)] for record in history for client in record["counted"])
-        vector = setup.algorithm.model(self.coordinator.server)
+        vector = setup.algorithm.evaluated_model(self.coordinator.server)
         final = self.host.accuracies(vector, self.coordinator.buffers)
         final = final[np.isfinite(final)]
         return {
@@ -211,7 +211,7 @@ class Run:
         return next((r["round"] + 1 for r in self.history if (r.get("accuracy") or 0.0) >= target), None)
 
     def _keep_model(self) -> nn.Module:
-        vector = self.setup.algorithm.model(self.coordinator.server)
+        vector = self.setup.algorithm.evaluated_model(self.coordinator.server)
         module = self.setup.model.module_at(vector, self.coordinator.buffers)
         if self.directory is not None:
             tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from efl.algorithms import ALGORITHMS, Algorithm, create
+from efl.algorithms import Algorithm, create, name_of, transform_tables
 from efl.training.schedules import schedule
-from efl.config import CUSTOM, Experiment
+from efl.config import CUSTOM, Experiment, Transformation
 from efl.client.host import ClientHost
 from efl.server.coordinator import Coordinator
 from efl.processes import quick_arithmetic
@@ -25,21 +25,21 @@ from efl.server.membership import membership_of
 from efl.server.sampling import SAMPLERS
 from efl.server.records import Plan
 from efl.transport.local import LocalTransport
-from efl.training.batches import Trainer, auto_rows, auto_workers
+from efl.client.grouping import rows_at_once, worker_processes
+from efl.training.backends.selection import Backend, Eager, select_backend
+from efl.training.trainer import Trainer
 from efl.errors import UserError, first_line
 from efl.federation import Federation, load
 from efl.federation.prepared import data_directory
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
-from efl.models import Batches, FlatModel, Task, build
-from efl.native import NotCompiledError
+from efl.models import FlatModel, Task, build
 from efl.plugins import load_plugin
 from efl.rng import Purpose, torch_seed
 from efl.settings import make
 
 log = logging.getLogger("efl")
 
-WORTH_COMPILING = 3 * 10**7  # multiplications in a step, at most; larger products PyTorch cuts up to fit the caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Setup:
 
     experiment: Experiment
     federation: Federation
-    model: FlatModel
+    backend: Backend
     algorithm: Algorithm
     fleet: Fleet
 
@@ -61,6 +61,11 @@ class Setup:
         clock = self.fleet.clock(len(self.federation), first_upload=4 * self.model.n)
         transport = LocalTransport(host, self.fleet, training.seed, training.local_steps, clock)
         return Coordinator(self.algorithm, self.model, SAMPLERS[self.fleet.selection], plan, table, transport, members, clock), host
+
+    @property
+    def model(self) -> FlatModel:
+        """The network."""
+        return self.backend.model
 
     @property
     def plan(self) -> Plan:
@@ -85,8 +90,8 @@ class Setup:
     def trainer(self) -> Trainer:
         """Where local work is made."""
         training, engine = self.experiment.training, self.experiment.engine
-        rows = auto_rows(self.model, training.cohort) if engine.rows == "auto" else engine.rows
-        return Trainer(self.model, self.federation, training.seed, rows)
+        rows = rows_at_once(self.backend, training.cohort) if engine.rows == "auto" else engine.rows
+        return Trainer(self.backend, self.federation, training.seed, rows)
 
     @property
     def workers(self) -> int:
@@ -94,7 +99,9 @@ class Setup:
         wanted = self.experiment.engine.workers
         if wanted not in ("auto", 1) and self.model.device.type != "cpu":
             raise UserError("engine.workers: one process a CUDA device; share the work of several with torchrun")
-        return auto_workers(self.model, self.experiment.training) if wanted == "auto" else wanted
+        training = self.experiment.training
+        samples = training.local_steps * training.batch_size
+        return worker_processes(self.backend, training.cohort, samples) if wanted == "auto" else wanted
 
 
 def prepare(
@@ -107,7 +114,9 @@ def prepare(
     """Build what ``experiment`` names, taking the user's own objects where given."""
     for file in experiment.plugins:
         load_plugin(file)
-    algorithm = algorithm or create(experiment.algorithm_name, experiment.algorithm_settings)
+    algorithm = algorithm or create(
+        experiment.algorithm_name, experiment.algorithm_settings, [one.model_dump() for one in experiment.transform]
+    )
     if fleet is None:
         if CUSTOM in (experiment.fleet.get("straggler_steps"), experiment.fleet.get("inactive")):
             raise UserError("this run has a fleet with functions of your own; pass it: efl.resume(DIR, fleet=…)")
@@ -147,17 +156,16 @@ def prepare(
     experiment = experiment.with_values(model={"name": name})
     model = FlatModel(module, device_named(experiment.engine.device))
     _try_out(model, federation, experiment.training.batch_size)
-    small = model.n * experiment.training.batch_size <= WORTH_COMPILING
-    if experiment.engine.compile and small and model.chain is not None and len(federation) > 1:
-        _compile(model, federation, experiment.training.batch_size)
-    return Setup(experiment, federation, model, algorithm, fleet)
+    backend = select_backend(model, federation, experiment.training.batch_size, compile=experiment.engine.compile)
+    return Setup(experiment, federation, backend, algorithm, fleet)
 
 
 def spelt_out(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:
     """The experiment with every setting of its algorithm and fleet; its schedule is checked, too."""
     schedule(experiment.training.schedule, experiment.training.decay, experiment.training.local_steps)
     named = {"name": _name(experiment, algorithm), **_settings(algorithm)}
-    return experiment.model_copy(update={"algorithm": named, "fleet": _settings(fleet)})
+    transforms = tuple(Transformation(**table) for table in transform_tables(algorithm))
+    return experiment.model_copy(update={"algorithm": named, "transform": transforms, "fleet": _settings(fleet)})
 
 
 def device_named(name: str) -> torch.device:
@@ -193,7 +201,7 @@ def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
         outputs = model.outputs(model.w, model.buffers, x[0])
         with torch.random.fork_rng(devices=[]):
             if _fits(outputs, answer_shape):
-                model.rows(model.w, 1).gradient(1, x, y)
+                Eager(model).rows(model.w, 1).gradient(1, x, y)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         reason = first_line(error)
         shape = (batch_size, *federation.input_shape)
@@ -203,43 +211,6 @@ def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
             f"the model gives outputs of shape {tuple(outputs.shape[1:])}; "
             f"the data, with {federation.classes} classes, need {answer_shape[1:]}"
         )
-    if model.chain is not None:
-        try:
-            model.rows(model.w, 2, batched=True).gradient(2, x.repeat(2, *[1] * (x.dim() - 1)), y.repeat(2, 1))
-        except RuntimeError:
-            model.chain = None  # linear layers over more than one dimension run row by row
-
-
-def _compile(model: FlatModel, federation: Federation, batch_size: int) -> None:
-    """Let compiled code train the model, if it can be had and takes the same step as PyTorch."""
-    chosen = (torch.arange(batch_size) % len(federation.x)).view(1, 1, -1)
-    x, y = federation.batch(chosen[0])
-    eager = model.rows(model.w, 1, batched=True)
-    try:
-        model.compile()
-    except NotCompiledError as problem:
-        _say_not_compiled(str(problem))
-    if model.compiled is None:
-        return
-    compiled = model.rows(model.w, 1, batched=True)
-    squares = [torch.zeros_like(eager.W) for _ in range(2)]
-    eager.descend(1, x, y, 1.0, squares[0])
-    if (source := federation.source()) is None:
-        compiled.descend(1, x, y, 1.0, squares[1])
-    else:
-        batches, once, losses = Batches(source, chosen, y[None]), torch.ones(1, dtype=torch.int64), torch.zeros(1)
-        model.compiled.train(batches, compiled.W, once, range(1), 1.0, None, squares[1], 1, losses)
-    for found, expected in ((compiled.W - model.w, eager.W - model.w), (squares[1], squares[0])):
-        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
-            model.compiled = None
-            _say_not_compiled("compiled code finds other numbers than PyTorch")
-            return
-
-
-@cache
-def _say_not_compiled(why: str) -> None:
-    """Once in a process."""
-    log.warning("training steps are not compiled (%s); small networks train more slowly", why)
 
 
 def _fits(outputs: Tensor, expected: tuple[int, ...]) -> bool:
@@ -248,12 +219,9 @@ def _fits(outputs: Tensor, expected: tuple[int, ...]) -> bool:
 
 
 def _name(experiment: Experiment, algorithm: Algorithm) -> str:
-    """The name to report: the experiment's if it made the algorithm, the class's otherwise."""
-    own = type(algorithm).__name__
-    known = {cls.__name__: name for name, cls in ALGORITHMS.items()}
-    if known.get(own) == experiment.algorithm_name.partition(":")[0]:
-        return experiment.algorithm_name
-    return known.get(own, own.lower())
+    """The name to report: the experiment's if it made the algorithm, that of its class otherwise."""
+    name = name_of(algorithm)
+    return experiment.algorithm_name if experiment.algorithm_name.partition(":")[0] == name else name
 
 
 def _settings(value: object) -> Mapping[str, Any]:

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from efl.algorithms.base import Algorithm, Contribution, RoundSettings, ServerState
+from efl.algorithms.base import Algorithm, RoundSettings, ServerState, Update
 from efl.algorithms.components.reduction import averaged_model
 from efl.algorithms.components.weights import by_samples
-from efl.client.worker import coding_context, decoded_parts, layout_of
+from efl.algorithms.pipeline import aggregate, initial_state, upload_parts
+from efl.client.worker import coding_context, decoded_parts
 from efl.errors import DivergedError, WireError
 from efl.fleet import Clock
 from efl.models import FlatModel
@@ -43,7 +43,6 @@ from efl.wire import (
     Ledger,
     Message,
     Payload,
-    decode,
     encode,
     kinds_of,
 )
@@ -70,11 +69,11 @@ class Coordinator:
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
-        self.plain = Context(layout_of(self.model))
+        self.plain = Context(self.model.layout)
         self.context = self.plain
         self.in_vain = 0  # rounds in a row in which replies were refused, and none could be used
         self.first_checksum = checksum(self.model.w.numpy())
-        self.server = self.algorithm.start(self.model.w.clone())
+        self.server = initial_state(self.algorithm, self.model.w.clone())
         self.buffers = self.model.buffers.clone()
 
     def play(self, round_: int) -> RoundRecord:
@@ -83,7 +82,7 @@ class Coordinator:
         changes = self.members.begin(round_)
         self.table.objective = self.members.objective(round_)
         settings = self.settings(round_)
-        chosen_in = round_ - round_ % self.algorithm.exchanges  # who is asked twice is as able the second time
+        chosen_in = round_ - round_ % self.algorithm.requests_per_update
         selection = self._sample(chosen_in)
         requests = self._requests(selection, settings)
         exchange = self.transport.exchange(chosen_in, requests)
@@ -168,7 +167,7 @@ class Coordinator:
 
     def _personal_part(self, client: int) -> dict[str, bytes]:
         """What one client alone is told."""
-        told = self.algorithm.personal(self.server, client)
+        told = self.algorithm.broadcast_to(self.server, client)
         return {} if told is None else {PERSONAL: encode(told, self.plain)}
 
     def _read(
@@ -177,7 +176,7 @@ class Coordinator:
         """The valid replies in order of client, and why others were refused."""
         self.ledger.sent("up", exchange.lost_bytes, {"lost": exchange.lost_bytes})
         expected = Expected(
-            settings, self.algorithm.upload_types, self.model, self.context, self.server, self.buffers, self.guard
+            settings, upload_parts(self.algorithm), self.model, self.context, self.server, self.buffers, self.guard
         )
         replies: dict[int, Reply] = {}
         refused = dict(exchange.refused)
@@ -198,17 +197,17 @@ class Coordinator:
             self.ledger.sent("up", len(blob), kinds)
         return replies, refused
 
-    def _contributions(self, selection: Cohort, replies: Mapping[int, Reply]) -> list[Contribution]:
+    def _contributions(self, selection: Cohort, replies: Mapping[int, Reply]) -> list[Update]:
         shares, rates = self.table.shares, self.table.response_rates()
         chance = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
         return [
-            Contribution(
+            Update(
                 client=client,
-                size=int(self.table.sizes[client]),
+                samples=int(self.table.sizes[client]),
                 share=float(shares[client]),
-                asked=chance[client],
-                answers=float(rates[client]),
-                steps_done=reply.steps,
+                sampling_probability=chance[client],
+                response_rate=float(rates[client]),
+                steps=reply.steps,
                 parts=reply.parts,
             )
             for client, reply in replies.items()
@@ -227,14 +226,14 @@ class Coordinator:
         self.table.accepted[used] = settings.round
 
     def _advance(
-        self, contributions: list[Contribution], counted: Mapping[int, Reply], settings: RoundSettings
+        self, contributions: list[Update], counted: Mapping[int, Reply], settings: RoundSettings
     ) -> str | None:
         """The next model, and what else is kept; with a guard, why everything stays as it was if that is not finite."""
         before = self.server, self.buffers, self.log
         try:
-            self.server, step = self.algorithm.aggregate(self.server, contributions, settings)
-            if step is not None:
-                self._apply(step)
+            self.server, payload = aggregate(self.algorithm, self.server, contributions, settings)
+            if payload is not None:
+                self._publish(payload)
             self._average_buffers(counted)
             if self.guard is not None and not is_finite(self.server, self.buffers):
                 raise DivergedError("the aggregate left the finite numbers")
@@ -256,23 +255,19 @@ class Coordinator:
             return False
         self.in_vain = (self.in_vain + 1) % VAIN_ROUNDS
         if self.in_vain == 0:
-            self.server = ServerState(self.server.w, self.algorithm.start(self.server.w.clone()).tensors)
+            self.server = ServerState(self.server.w, initial_state(self.algorithm, self.server.w.clone()).tensors)
         return self.in_vain == 0
 
-    def _apply(self, step: Payload) -> None:
-        """Change the model by what the bytes of ``step`` say, and keep the bytes for those who will ask."""
-        if isinstance(step, Field):
+    def _publish(self, payload: Payload) -> None:
+        """Keep the bytes by which the model changed for those who will need them."""
+        if isinstance(payload, Field):
             raise TypeError("a field does not change the model")
-        if not all_finite(step.values, self.algorithm.model(self.server).numpy()):
+        if not all_finite(payload.values, self.algorithm.evaluated_model(self.server).numpy()):
             raise DivergedError("the aggregate left the finite numbers")
-        blob = encode(step, self.plain)
-        received = decode(blob, self.plain)
-        assert not isinstance(received, Field)
-        w = torch.from_numpy(received.onto(self.server.w.numpy()))
-        if not all_finite(w.numpy()):
+        if not all_finite(self.server.w.numpy()):
             raise DivergedError("the model left the finite numbers")
-        self.server = ServerState(w, self.server.tensors)
-        self.log = self.log.append(blob, 4 * self.model.n, absolute=isinstance(received, Dense))
+        blob = encode(payload, self.plain)
+        self.log = self.log.append(blob, 4 * self.model.n, absolute=isinstance(payload, Dense))
 
     def _average_buffers(self, replies: Mapping[int, Reply]) -> None:
         """BatchNorm statistics and the like: the mean over those who answered, by sample count."""
@@ -280,7 +275,7 @@ class Coordinator:
             return
         weights = by_samples([int(self.table.sizes[client]) for client in replies])
         payloads = [reply.parts["buffers"] for reply in replies.values()]
-        self.buffers = averaged_model(self.buffers, payloads, weights)
+        self.buffers = averaged_model(self.buffers, [part for part in payloads if isinstance(part, Dense)], weights)
 
     def _train_loss(self, replies: Mapping[int, Reply], round_: int) -> float:
         """The cohort's mean mini-batch loss, by sample count; NaN when nobody answered."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from efl.algorithms.base import Parts, RoundSettings, ServerState, UploadTypes
+from efl.algorithms.base import Part, Parts, RoundSettings, ServerState
 from efl.client.worker import decoded_parts
 from efl.errors import DivergedError, WireError
 from efl.models import FlatModel
 from efl.server.limits import Guard
-from efl.wire import Context, Dense, Message
+from efl.wire import Context, Dense, Message, Payload
 
 RUNAWAY_LOSS = 1e4  # a mean training loss that is larger has diverged
 
@@ -31,7 +32,7 @@ class Expected:
     """The replies that a round may bring; ``guard`` is there if they come from machines that nobody here controls."""
 
     settings: RoundSettings
-    kinds: UploadTypes
+    parts: Mapping[str, Part]
     model: FlatModel
     context: Context
     server: ServerState
@@ -67,7 +68,8 @@ class Expected:
         return Reply(steps, loss, parts, bool(reply.header.get("recovered")))
 
     def _decoded(self, reply: Message, client: int) -> Parts:
-        expected = dict(self.kinds) | ({"buffers": Dense} if self.buffers.numel() else {})
+        expected: dict[str, type[Payload]] = {name: part.payload for name, part in self.parts.items()}
+        expected |= {"buffers": Dense} if self.buffers.numel() else {}
         if set(reply.parts) != set(expected):
             raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
         parts = decoded_parts(reply.parts, self.model, self.context)

@@ -127,7 +127,7 @@ class PlainProgress:
         self.totals, self.rounds = _Totals(history), experiment.training.rounds
         what = f"{experiment.algorithm_name} on {setup.federation.name}, {len(setup.federation)} clients"
         went_on = f", going on after round {len(history)}" if history else ""
-        compiled = ", compiled" if setup.model.compiled is not None else ""
+        compiled = ", compiled" if setup.backend.name == "native" else ""
         self.console.print(f"{what}, {setup.model.n:,} parameters{compiled}{went_on}", highlight=False)
 
     def round(self, record: Record) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efl.models.flat import FlatModel
-from efl.models.layout import flatten
+from efl.models.vectors import flatten
 from efl.training.backends.chain import qualified
 from efl.training.backends.rows import sample_losses
 
@@ -48,7 +48,7 @@ def layer_by_layer(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, we
     with torch.no_grad():
         for one, delta in zip(seen, deltas, strict=True):
             squares |= _squares(one, delta, weights)
-    return flatten(squares[spec.name] for spec in model.layout)
+    return flatten(squares[name] for name in model.layout.names)
 
 
 def _known(layer: nn.Module) -> bool:

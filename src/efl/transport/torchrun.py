@@ -21,7 +21,7 @@ from efl.client.host import ClientHost
 from efl.client.worker import Briefing
 from efl.errors import UserError
 from efl.runs.checkpoint import load_clients, save_clients
-from efl.training.batches import Trainer
+from efl.training.trainer import Trainer
 
 LEADER = 0
 

@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from efl.training.step import Step
+
 StepKind = Literal["implicit", "explicit"]
 
 
@@ -23,61 +25,20 @@ class ElasticField:
     anchor: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Pull:
-    """Rows w become keep ⊙ w + shift, at the coordinates ``index`` (None: at all of them)."""
-
-    index: Tensor | None
-    keep: Tensor
-    shift: Tensor
-
-    def __call__(self, w: Tensor) -> None:
-        """Move the rows in place."""
-        if self.index is None:
-            torch.addcmul(self.shift, w, self.keep, out=w)
-        elif not w.is_cpu:
-            w[:, self.index] = torch.addcmul(self.shift, w[:, self.index], self.keep)
-        else:
-            index, keep, shift = self.index.numpy(), self.keep.numpy(), self.shift.numpy()
-            for row in w.numpy():  # so few entries that NumPy is done before PyTorch has begun
-                pulled = row.take(index)
-                pulled *= keep
-                pulled += shift
-                row[index] = pulled
-
-
-class ElasticStep:
-    """One local step on f_k plus the elastic term, for rows of models at once.
+def elastic_step(field: ElasticField | None, eta: float, elasticity: float, kind: StepKind) -> Step:
+    """The local step on f_k plus the elastic term.
 
     ``implicit`` evaluates the pull where the step ends: w ← (w − ηg + ηλV) / (1 + ηλU), which is stable for every λ.
     ``explicit`` evaluates it where the step begins, as the paper does: w ← w − η(g + λ(U⊙w − V)); it is unstable
     once ηλU > 2 in any coordinate.
     """
-
-    def __init__(
-        self,
-        field: ElasticField | None,
-        eta: float,
-        elasticity: float,
-        kind: StepKind,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.eta, self.kind = eta, kind
-        self.pull: Pull | None = None
-        if field is not None:
-            strength = field.fisher * (eta * elasticity)  # ηλU
-            keep = 1 / (1 + strength) if kind == "implicit" else 1 - strength  # ρ, or 1 − ηλU
-            shift = strength * field.anchor * (keep if kind == "implicit" else 1)  # ρηλV, or ηλV
-            index = None if field.index is None else field.index.to(device)
-            self.pull = Pull(index, keep.to(device), shift.to(device))
-
-    def __call__(self, w: Tensor, gradient: Tensor) -> None:
-        """Move the rows ``w`` in place."""
-        if self.pull is not None and self.kind == "explicit":
-            self.pull(w)
-        w.sub_(gradient, alpha=self.eta)
-        if self.pull is not None and self.kind == "implicit":
-            self.pull(w)
+    if field is None:
+        return Step(explicit=kind == "explicit")
+    strength = field.fisher * (eta * elasticity)  # ηλU
+    if kind == "explicit":
+        return Step(keep=1 - strength, shift=strength * field.anchor, index=field.index, explicit=True)
+    keep = 1 / (1 + strength)
+    return Step(keep=keep, shift=strength * field.anchor * keep, index=field.index)
 
 
 def completion_scale(
@@ -109,25 +70,3 @@ def completion_scale(
         if 0 < done < local_steps:
             scale[row, index] = (whole / torch.expm1(-done * rate)).float()
     return scale
-
-
-class RunningFisher:
-    """The Fisher diagonal as batch size × mean squared mini-batch gradient: no pass of its own.
-
-    Every fourth step is to be added, the first among them; a pass over memory in each would cost more than it tells.
-    """
-
-    EVERY = 4
-
-    def __init__(self, like: Tensor, batch_size: int) -> None:
-        self.squares = torch.zeros_like(like)
-        self.batch_size = batch_size
-
-    def watches(self, step: int) -> bool:
-        """Whether the squares of the gradient in this step are to be added to ``squares``."""
-        return step % self.EVERY == 0
-
-    def mean(self, steps: Tensor) -> Tensor:
-        """The diagonal u (C, n), when each row has done so many ``steps`` (C,)."""
-        seen = (steps.to(self.squares.device) + self.EVERY - 1) // self.EVERY
-        return self.squares.mul_((self.batch_size / seen.clamp(min=1)).unsqueeze(1)).cpu()

@@ -1,9 +1,9 @@
-"""The elastic field on its way: what is told of it, and what the server makes of what clients told.
+"""The elastic field on its way: what is sent of it, and what the server makes of it.
 
-A field is a Fisher diagonal u and the anchor c it pulls to, c told as its displacement from a model both sides have. In
-full it is 64 bit a parameter. In short it is a factored form of u (its rows and columns), which the codec goes by, and
-u and c − w at the few coordinates where u·|c − w|, the pull, is largest; elsewhere nothing pulls. docs/wire.md has what
-that costs in accuracy: nothing that could be measured.
+A field is a Fisher diagonal u and the anchor c it pulls to, c sent as its displacement from a model both sides have. In
+full it is 64 bit per parameter. In short it is a factored form of u (its rows and columns), which the codec goes by,
+and u and c − w at the few coordinates where u·|c − w|, the pull, is largest; elsewhere nothing pulls. docs/wire.md has
+what that costs in accuracy: nothing that could be measured.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from efl.algorithms.compression.ternary import largest
 from efl.errors import WireError
 from efl.wire import Field, Layout, Payload, RankOneFisher
 
-SMALL = 100  # coordinates that are always told, however small the model
+SMALL = 100  # coordinates that are always sent, however small the model
 FACTORED_FROM = 35_000  # parameters from which on factored Fisher values are shorter than more entries of a field
 
 
@@ -38,20 +38,20 @@ def short_fields(fisher: Tensor, moved: Tensor, layout: Layout, share: float) ->
 
 
 def summed(fields: Sequence[Payload], w: Tensor) -> dict[str, Tensor]:
-    """U = Σ u^k; the sum over those who told their anchor at a coordinate; and there c = w + Σ u^k d^k / Σ u^k."""
-    told, pulled = torch.zeros_like(w), torch.zeros_like(w)
+    """U = Σ u^k; the sum over those who sent their anchor at a coordinate; and there c = w + Σ u^k d^k / Σ u^k."""
+    covered, pulled = torch.zeros_like(w), torch.zeros_like(w)
     known = [_field(field) for field in fields]
     factored = [field.factored_fisher for field in known if field.factored_fisher is not None]
     guessed = _summed_factored(factored, len(w))
     for field in known:
         u, moved = torch.from_numpy(field.fisher), torch.from_numpy(field.displacement)
         at = torch.arange(len(w)) if field.index is None else torch.from_numpy(field.index)
-        told.index_add_(0, at, u)
+        covered.index_add_(0, at, u)
         pulled.index_add_(0, at, u * moved)
         if field.factored_fisher is not None and field.index is not None:  # there it is known, not guessed
             guessed.index_add_(0, at, torch.from_numpy(field.factored_fisher.at(field.index)), alpha=-1)
-    fisher = guessed.clamp_(min=0) + told  # a guess taken out again leaves its rounding
-    return {"fisher": fisher, "told": told, "anchor": w + torch.where(told > 0, pulled / told, 0.0)}
+    fisher = guessed.clamp_(min=0) + covered  # a guess taken out again leaves its rounding
+    return {"fisher": fisher, "covered": covered, "anchor": w + torch.where(covered > 0, pulled / covered, 0.0)}
 
 
 def _summed_factored(factored: Sequence[RankOneFisher], n: int) -> Tensor:
@@ -69,7 +69,7 @@ def _summed_factored(factored: Sequence[RankOneFisher], n: int) -> Tensor:
 
 
 def received(payload: Payload, reference: Tensor) -> ElasticField:
-    """The field a payload tells."""
+    """The field in a payload."""
     field = _field(payload)
     fisher, moved = torch.from_numpy(field.fisher), torch.from_numpy(field.displacement)
     if field.index is None:

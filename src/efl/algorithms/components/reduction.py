@@ -1,27 +1,54 @@
-"""Weighted averages of what clients sent, in model space where they sent models, exactly.
+"""Weighted sums of what clients sent, in model space where they sent models, exactly.
 
 Whole models are averaged as such: Σ p_k w_k (+ the server's own w for weight that is missing), so a single
 client's model comes back bit for bit. Increments are summed as increments, so nothing is lost to rounding
 against w.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from functools import cached_property
 from math import fsum
 
 import torch
 from torch import Tensor
 
-from efl.errors import WireError
+from efl.training.local_work import vector
 from efl.wire import Dense, Payload
 
 ROUNDING = 1e-9
 
 
-def averaged_model(w: Tensor, uploads: Sequence[Payload], weights: Sequence[float]) -> Tensor:
+class Aggregate:
+    """What a round's updates come to: a new ``model``, or the ``delta`` from w, whichever is asked for."""
+
+    def __init__(self, w: Tensor, updates: Sequence[Payload], weights: Sequence[float]) -> None:
+        self.w, self.updates, self.weights = w, updates, weights
+
+    @classmethod
+    def of(cls, w: Tensor, delta: Tensor) -> Aggregate:
+        """One whose delta is known."""
+        known = cls(w, (), ())
+        known.delta, known.model = delta, w + delta
+        return known
+
+    @cached_property
+    def model(self) -> Tensor:
+        """W + Σ weight_k · (model_k − w)."""
+        return averaged_model(self.w, self.updates, self.weights)
+
+    @cached_property
+    def delta(self) -> Tensor:
+        """Σ weight_k · (model_k − w)."""
+        return averaged_increment(self.w, self.updates, self.weights)
+
+
+def averaged_model(w: Tensor, updates: Sequence[Payload], weights: Sequence[float]) -> Tensor:
     """W + Σ weight_k · (model_k − w)."""
-    if not all(isinstance(upload, Dense) for upload in uploads):
-        return w + averaged_increment(w, uploads, weights)
-    models = [torch.from_numpy(upload.onto(w.numpy())) for upload in uploads if isinstance(upload, Dense)]
+    models = [torch.from_numpy(update.values) for update in updates if isinstance(update, Dense)]
+    if len(models) < len(updates):
+        return w + averaged_increment(w, updates, weights)
     average = models[0] * weights[0]
     for model, weight in zip(models[1:], weights[1:], strict=True):
         average.add_(model, alpha=weight)
@@ -29,21 +56,19 @@ def averaged_model(w: Tensor, uploads: Sequence[Payload], weights: Sequence[floa
     return average.add_(w, alpha=missing) if abs(missing) > ROUNDING else average
 
 
-def averaged_increment(w: Tensor, uploads: Sequence[Payload], weights: Sequence[float]) -> Tensor:
+def averaged_increment(w: Tensor, updates: Sequence[Payload], weights: Sequence[float]) -> Tensor:
     """Σ weight_k · (model_k − w)."""
     increment = torch.zeros_like(w)
-    for upload, weight in zip(uploads, weights, strict=True):
-        upload.add_to(increment.numpy(), weight, w.numpy())
+    for update, weight in zip(updates, weights, strict=True):
+        update.add_to(increment.numpy(), weight, w.numpy())
     return increment
+
+
+def delta_of(update: Payload, w: Tensor) -> Tensor:
+    """One update as a dense vector: model − w, or the increment itself."""
+    return averaged_increment(w, [update], [1.0])
 
 
 def weighted_sum(payloads: Sequence[Payload], weights: Sequence[float]) -> Tensor:
     """Σ weight_k · vector_k of vectors that are neither models nor changes of one."""
     return torch.stack([vector(payload) * weight for payload, weight in zip(payloads, weights, strict=True)]).sum(0)
-
-
-def vector(payload: Payload) -> Tensor:
-    """The vector that a dense payload is."""
-    if not isinstance(payload, Dense):
-        raise WireError(f"expected a dense vector, got {type(payload).__name__}")
-    return torch.from_numpy(payload.values)

@@ -1,9 +1,30 @@
-"""Rounding to a byte a parameter: to the nearest of 127 levels each side of zero, up to the largest in its tensor."""
+"""Rounding to a byte per parameter: to the nearest of 127 levels each side of zero, up to the largest in its tensor."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
 
-from efl.wire import Layout, Quantised
+from efl.algorithms.compression.codec import Codec, Direction
+from efl.algorithms.state import Part, RoundSettings
+from efl.wire import Layout, Payload, Quantised
+
+
+class EightBit(Codec):
+    """A byte per parameter up, whole models down."""
+
+    @property
+    def part(self) -> Part:
+        """A quantised increment."""
+        return Part(Quantised, kind="update", limit="update")
+
+    def compresses(self, direction: Direction) -> bool:
+        """Uploads only."""
+        return direction == "up"
+
+    def compress(self, deltas: Tensor, direction: Direction, settings: RoundSettings) -> Sequence[Payload]:
+        """Every row, tensor by tensor."""
+        return quantise(deltas, settings.layout)
 
 
 def quantise(matrix: Tensor, layout: Layout) -> list[Quantised]:

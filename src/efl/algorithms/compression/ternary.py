@@ -4,12 +4,16 @@ For a cohort: every row of a (C, n) matrix is compressed by itself, tensor by te
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.wire import Layout, Ternary
+from efl.algorithms.compression.codec import Codec, Direction
+from efl.algorithms.state import Part, RoundSettings
+from efl.settings import Density
+from efl.wire import Dense, Layout, Payload, Ternary
 
 Positions = NDArray[np.int64]
 Vector = NDArray[np.float32]
@@ -36,18 +40,6 @@ def _sparsified(row: Vector, density: float, layout: Layout, segments: Sequence[
     means = [magnitude[at].mean(dtype=np.float64) if len(at) else 0.0 for at in chosen]
     positions = np.concatenate(chosen)
     return Ternary(layout, positions, row[positions] > 0, np.array(means, np.float32))
-
-
-def subtract(matrix: Tensor, sent: Sequence[Ternary]) -> Tensor:
-    """Take ``sent`` out of the rows, in place; what is left is the residual."""
-    for row, update in zip(matrix.numpy(), sent, strict=True):
-        row[update.positions] -= update.values
-    return matrix
-
-
-def put_back(row: Tensor, lost: Ternary) -> None:
-    """Add what was sent in vain to what is yet to be sent, in place."""
-    row.numpy()[lost.positions] += lost.values
 
 
 def largest(magnitude: Vector, count: int) -> Positions:
@@ -81,3 +73,34 @@ def _partitioned(magnitude: Vector, count: int) -> Positions:
         tied = np.flatnonzero(magnitude[chosen] == threshold)
         chosen = np.delete(chosen, tied[-excess:])
     return chosen
+
+
+class SparseTernary(Codec):
+    """ST in each direction; density 1 sends whole models.
+
+    Attributes:
+        up: The share of entries an upload keeps.
+        down: The share of entries a broadcast keeps.
+        scope: ST over the ``whole`` vector, or for each ``tensor`` by itself.
+    """
+
+    up: Density = 0.01
+    down: Density = 0.01
+    scope: Literal["tensor", "whole"] = "whole"
+
+    @property
+    def part(self) -> Part:
+        """A ternary tensor, or a model."""
+        return Part(Ternary if self.compresses("up") else Dense, kind="update", limit="update")
+
+    def compresses(self, direction: Direction) -> bool:
+        """Where fewer than all entries travel."""
+        return self._density(direction) < 1
+
+    def compress(self, deltas: Tensor, direction: Direction, settings: RoundSettings) -> Sequence[Payload]:
+        """ST of every row."""
+        whole = self.scope == "whole"
+        return sparsify_ternary(deltas, self._density(direction), settings.layout, whole=whole)
+
+    def _density(self, direction: Direction) -> float:
+        return self.up if direction == "up" else self.down

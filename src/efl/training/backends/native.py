@@ -1,6 +1,6 @@
-"""The training of a chain as one call into compiled code, instead of some dozen operations of PyTorch a layer.
+"""Chains of linear layers trained by compiled code: many steps of many models in one call.
 
-It computes what `Chain` does, in another order of additions. A model's numbers do not depend on its company.
+It computes what `BatchedRows` does, in another order of additions. A model's numbers do not depend on the others.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from efl.native import loops
-from efl.native.bindings import NO_PULL, Layer, Pull, Source
+from efl.models import FlatModel
+from efl.native import bindings, loops
+from efl.native.bindings import Layer, Source
+from efl.training.backends.batched import BatchedRows
 from efl.training.backends.chain import Chain, Link
+from efl.training.local_work import LocalWork, no_deadline
+from efl.training.observers import SquaredGradients
+from efl.training.step import PLAIN, Step
 
 MOST_LAYERS = 63  # one less than in native/chain.c
 LANES = 16  # of a vector, at most
 ANSWERED_AT_ONCE = 20  # samples, which stay in the cache
+UNINTERRUPTED = 4 * 10**9  # multiplications of compiled code, after which a Ctrl-C is heard: a few tenths of a second
 
 
 @dataclass(frozen=True, eq=False)
-class Batches:
+class NativeBatches:
     """Mini-batches as compiled code takes them: where samples lie, which are chosen, their labels (steps, C, B)."""
 
     source: Source
@@ -31,20 +37,25 @@ class Batches:
 
 
 class CompiledChain:
-    """Linear layers with ReLU, leaky ReLU or nothing between them; `NotCompiledError` where code cannot be had."""
+    """Linear layers with ReLU, leaky ReLU or nothing between them.
+
+    Raises:
+        NotCompiledError: Compiled code cannot be had.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self._loops = loops()
-        self._layers = (Layer * len(layers))(*layers)
+        self.loops = loops()
+        self.layers = (Layer * len(layers))(*layers)
         self.features = int(layers[0].inputs)
-        self._a_sample = self.features + sum(layer.inputs + layer.outputs for layer in layers)
+        self._per_sample = self.features + sum(layer.inputs + layer.outputs for layer in layers)
         self._squares = max(layer.inputs + layer.outputs for layer in layers)
         self._widest = max(layer.outputs for layer in layers)
         self.n = sum(layer.outputs * (layer.inputs + (layer.bias >= 0)) for layer in layers)
 
     @classmethod
-    def of(cls, chain: Chain, starts: Mapping[str, int]) -> CompiledChain | None:
-        """That of ``chain``, whose tensors begin at ``starts``; None if it has layers that are not known here."""
+    def of(cls, chain: Chain, model: FlatModel) -> CompiledChain | None:
+        """That of ``chain``; None if it has layers that are not known here, or the model is on another device."""
+        starts = {spec.name: spec.start for spec in model.layout.specs}
         layers: list[Layer] = []
         for link in chain.links:
             if isinstance(link.layer, nn.Linear):
@@ -56,104 +67,164 @@ class CompiledChain:
                 layers[-1].slope = slope
             elif not isinstance(link.layer, nn.Flatten | nn.Identity):
                 return None
-        return cls(layers) if layers[-1].slope == 1 and len(layers) <= MOST_LAYERS else None
+        known = layers[-1].slope == 1 and len(layers) <= MOST_LAYERS and model.device.type == "cpu"
+        return cls(layers) if known else None
 
     def gradient(
-        self,
-        w: Tensor,
-        x: Tensor,
-        y: Tensor,
-        to: Tensor,
-        factor: float = 1.0,
-        *,
-        onto: bool = False,
-        squares: Tensor | None = None,
+        self, w: Tensor, x: Tensor, y: Tensor, to: Tensor, factor: float = 1.0, *, squares: Tensor | None = None
     ) -> Tensor:
-        """The gradients at rows of ``w`` on x (C, B, …), times ``factor``, into rows of ``to``, or ``onto`` these.
+        """The gradients at rows of ``w`` on x (C, B, …), times ``factor``, into rows of ``to``, or onto ``w``.
 
-        They may go onto ``w`` itself. Their squares are added to ``squares``. Returns the losses (C,).
+        Their squares are added to ``squares``. Returns the losses (C,).
         """
         size, losses = self._sized(x, y, w, to, squares), torch.empty(len(y))
-        given = (x.contiguous(), y.contiguous(), w, to, factor, onto, squares, losses, self._room(y.shape[1]))
-        if self._loops.gradient(self._layers, *size, *given):
+        given = (x.contiguous(), y.contiguous(), w, to, factor, to is w, squares, losses, self.scratch(y.shape[1]))
+        if self.loops.gradient(self.layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return losses
 
-    def fisher(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def squared_gradients(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """The squares of every sample's gradient, summed by ``weights`` (C, B), at rows of ``w``."""
         if weights.shape != y.shape:
             raise ValueError(f"weights of shape {tuple(weights.shape)} for {tuple(y.shape)} labels")
         to = torch.empty_like(w)
         size = self._sized(x, y, w, to)
-        given = (x.contiguous(), y.contiguous(), weights.contiguous(), w, to, self._room(y.shape[1]))
-        if self._loops.fisher(self._layers, *size, *given):
+        given = (x.contiguous(), y.contiguous(), weights.contiguous(), w, to, self.scratch(y.shape[1]))
+        if self.loops.fisher(self.layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return to
 
     def answers(self, w: Tensor, source: Source, chosen: Tensor) -> Tensor:
         """The class that the model ``w`` (n,) takes each of the ``chosen`` samples (S,) for."""
-        self._check(1, w[None])
-        if source.channels * source.size != self.features:
-            raise ValueError(f"samples of {source.channels * source.size} values for {self.features}")
+        self.check(1, w[None])
+        self.check_features(source)
         answers, chosen = torch.empty(len(chosen), dtype=torch.int64), chosen.contiguous()
-        given = (ctypes.byref(source), chosen, len(chosen), w, answers, self._room(ANSWERED_AT_ONCE))
-        if self._loops.answers(self._layers, len(self._layers), ANSWERED_AT_ONCE, *given):
+        given = (ctypes.byref(source), chosen, len(chosen), w, answers, self.scratch(ANSWERED_AT_ONCE))
+        if self.loops.answers(self.layers, len(self.layers), ANSWERED_AT_ONCE, *given):
             raise IndexError("a sample does not exist")
         return answers
 
-    def train(
-        self,
-        batches: Batches,
-        w: Tensor,
-        steps: Tensor,
-        some: range,
-        eta: float,
-        pull: tuple[Tensor | None, Tensor, Tensor] | None,
-        squares: Tensor | None,
-        every: int,
-        losses: Tensor,
-    ) -> None:
-        """Let the rows of ``w`` (C, n) do ``some`` steps of SGD, each no more than its ``steps`` (C,).
+    def check(self, models: int, *matrices: Tensor | None) -> None:
+        """Raise `ValueError` unless the matrices have a row for every model."""
+        if any(matrix is not None and matrix.shape != (models, self.n) for matrix in matrices):
+            raise ValueError(f"not the vectors of {models} models of {self.n} parameters")
 
-        After each step w becomes keep · w + shift at some indices, if there is such a ``pull``. Squares of ``every`` so
-        many gradients are added to ``squares`` (C, n), losses to ``losses`` (C,).
-        """
-        source, (most, models, batch) = batches.source, batches.chosen.shape
-        if source.channels * source.size != self.features or batches.labels.shape != batches.chosen.shape:
-            raise ValueError(f"samples of {source.channels * source.size} values, labels {tuple(batches.labels.shape)}")
-        if not len(steps) == len(losses) == models or some.stop > most:
-            raise ValueError(f"{most} steps of {models} models; {some} and {len(steps)} were asked for")
-        self._check(models, w, squares)
-        pulled = NO_PULL if pull is None else Pull(*pull)
-        if pull is not None and not _within(pull[0], pulled.count, self.n):
-            raise IndexError(f"a pull at coordinates that are not among {self.n}")
-        size = (len(self._layers), models, self.n, batch)
-        given = (ctypes.byref(source), batches.chosen, batches.labels, steps, some.start, some.stop)
-        rest = (w, eta, ctypes.byref(pulled), squares, every, losses, self._room(batch))
-        if self._loops.train(self._layers, *size, *given, *rest):
-            raise IndexError("a sample does not exist, or its label is not among the classes")
+    def check_features(self, source: Source) -> None:
+        """Raise `ValueError` unless the samples have as many values as the first layer takes."""
+        if source.channels * source.size != self.features:
+            raise ValueError(f"samples of {source.channels * source.size} values for {self.features}")
+
+    def scratch(self, batch: int) -> Tensor:
+        """Memory for a mini-batch, its activations, their derivatives, squares, and columns filled up to a vector."""
+        return torch.empty((self._per_sample + self._squares) * batch + LANES * (self._widest + batch))
 
     def _sized(self, x: Tensor, y: Tensor, *matrices: Tensor | None) -> tuple[int, int, int, int]:
         """How many layers, models, parameters and samples of each there are."""
         if y.dim() != 2 or x.shape[:2] != y.shape or x[0, 0].numel() != self.features:
             raise ValueError(f"samples of shape {tuple(x.shape)} and {tuple(y.shape)} labels")
-        self._check(len(y), *matrices)
-        return len(self._layers), len(y), self.n, y.shape[1]
-
-    def _check(self, models: int, *matrices: Tensor | None) -> None:
-        if any(matrix is not None and matrix.shape != (models, self.n) for matrix in matrices):
-            raise ValueError(f"not the vectors of {models} models of {self.n} parameters")
-
-    def _room(self, batch: int) -> Tensor:
-        """Memory for a mini-batch, its activations, their derivatives, squares, and columns filled up to a vector."""
-        return torch.empty((self._a_sample + self._squares) * batch + LANES * (self._widest + batch))
+        self.check(len(y), *matrices)
+        return len(self.layers), len(y), self.n, y.shape[1]
 
 
-def _within(places: Tensor | None, count: int, n: int) -> bool:
-    """Whether some places, or as many from the first on, are coordinates of a vector."""
-    if places is None or count == 0:
-        return count <= n
-    return int(places.min()) >= 0 and int(places.max()) < n
+class NativeRows(BatchedRows):
+    """Rows whose gradients are found by compiled code."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        chain: Chain,
+        compiled: CompiledChain,
+        w: Tensor,
+        count: int,
+        buffers: Tensor | None = None,
+    ) -> None:
+        super().__init__(model, chain, w, count, buffers)
+        self.compiled = compiled
+
+    def at(self, w: Tensor, count: int) -> NativeRows:
+        """``count`` more models of the same kind, all at ``w``."""
+        return NativeRows(self.model, self.chain, self.compiled, w, count)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Labels as they are."""
+        return y
+
+    def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
+        """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
+        return self.compiled.gradient(self.W[:active], x, y, self.G[:active])
+
+    def descend(self, active: int, x: Tensor, y: Tensor, eta: float, squares: Tensor | None = None) -> Tensor:
+        """Move the first ``active`` rows of ``W`` by −η times the gradient; return their losses."""
+        w, watched = self.W[:active], None if squares is None else squares[:active]
+        return self.compiled.gradient(w, x, y, w, -eta, squares=watched)
+
+    def squared_gradients(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Σ over samples of (δ²)ᵀ(x²), layer by layer."""
+        return self.compiled.squared_gradients(self.W[: len(x)], x, y, weights)
+
+
+@dataclass(eq=False)
+class NativeWork(LocalWork):
+    """Local work on samples that compiled code can read: all steps of all rows in one call, or a few."""
+
+    batches: NativeBatches | None = None
+
+    def train(
+        self, step: Step = PLAIN, observer: SquaredGradients | None = None, *, add_gradients_to: Tensor | None = None
+    ) -> None:
+        """Take all steps; or, without moving, ``add_gradients_to`` a matrix."""
+        rows, batches, squares = self.rows, self.batches, None if observer is None else observer.squares
+        assert isinstance(rows, NativeRows)
+        assert batches is not None
+        chain, native_step = rows.compiled, _native_step(step, rows.W)
+        chain.check(len(rows.W), rows.W, squares, add_gradients_to)
+        chain.check_features(batches.source)
+        separate = step.drift is not None or step.explicit
+        gradient = torch.empty(chain.n) if separate and add_gradients_to is None else None
+        batch, steps, at_once = batches.chosen.shape[2], torch.from_numpy(self.steps), self._steps_at_once()
+        for first, _ in self._active_rows(at_once):
+            failed = chain.loops.train(
+                *(chain.layers, len(chain.layers), len(rows.W), chain.n, batch),
+                *(ctypes.byref(batches.source), batches.chosen, batches.labels),
+                *(steps, first, min(first + at_once, int(steps[0])), rows.W, self.settings.eta),
+                *(ctypes.byref(native_step), squares, SquaredGradients.EVERY, self.losses),
+                *(add_gradients_to, gradient, chain.scratch(batch)),
+            )
+            if failed:
+                raise IndexError("a sample does not exist, or its label is not among the classes")
+        self._finish()
+
+    def gradient_sum(self) -> Tensor:
+        """The sum (C, n) over all mini-batches of the gradient at ``start``; nothing moves."""
+        total = torch.zeros_like(self.W)
+        self.train(add_gradients_to=total)
+        return total
+
+    def _steps_at_once(self) -> int:
+        """Few enough steps that Ctrl-C is heard; one, where time may be up after any."""
+        multiplications = self.W.numel() * self.settings.batch_size
+        return max(1, UNINTERRUPTED // multiplications) if self.time_left is no_deadline else 1
+
+
+def _native_step(step: Step, w: Tensor) -> bindings.Step:
+    """The step for compiled code, checked to fit the rows ``w`` (C, n)."""
+    keep, shift, index, n = step.keep, step.shift, step.index, w.shape[1]
+    if keep is not None and shift is not None:
+        shape = max(keep.shape, shift.shape, key=len)
+        keep, shift = keep.expand(shape), shift.expand(shape)
+    if index is not None and keep is not None and shift is not None and (step.explicit or keep.dim() == 2):
+        full = (*keep.shape[:-1], n)  # everywhere: keep = 1 and shift = 0 change nothing
+        keep, shift = torch.ones(full).index_copy_(-1, index, keep), torch.zeros(full).index_copy_(-1, index, shift)
+        index = None
+    for tensor in (step.drift, *((keep, shift) if index is None else ())):
+        if tensor is not None and tensor.shape not in ((n,), w.shape):
+            raise ValueError(f"a step of shape {tuple(tensor.shape)} for models {tuple(w.shape)}")
+    if index is not None and len(index) and not 0 <= int(index.min()) <= int(index.max()) < n:
+        raise IndexError(f"a step at coordinates that are not among {n}")
+    drift, keep, shift, index = (
+        None if tensor is None else tensor.contiguous() for tensor in (step.drift, keep, shift, index)
+    )
+    return bindings.Step(drift, keep, shift, index, step.explicit)
 
 
 def _linear(link: Link, layer: nn.Linear, starts: Mapping[str, int]) -> Layer:

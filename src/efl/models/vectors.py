@@ -1,35 +1,21 @@
-"""Where tensors lie in a flat vector.
+"""Tensors as one flat vector, and back.
 
 Weights of convolutions lie in it channels last, which is the order that convolutions on a CPU compute in.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from efl.layout import Layout
+
 CONVOLUTION = 4  # dimensions of its weight
 
 
-@dataclass(frozen=True)
-class TensorSpec:
-    """Where a tensor lies in the flat vector."""
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-def lay_out(tensors: Iterable[tuple[str, Tensor]]) -> tuple[TensorSpec, ...]:
+def lay_out(tensors: Sequence[tuple[str, Tensor]]) -> Layout:
     """Named tensors one after the other."""
-    specs: list[TensorSpec] = []
-    position = 0
-    for name, tensor in tensors:
-        specs.append(TensorSpec(name, tuple(tensor.shape), position, position + tensor.numel()))
-        position += tensor.numel()
-    return tuple(specs)
+    return Layout(tuple(tuple(tensor.shape) for _, tensor in tensors), tuple(name for name, _ in tensors))
 
 
 def flatten(tensors: Iterable[Tensor]) -> Tensor:
@@ -38,9 +24,9 @@ def flatten(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat(pieces) if pieces else torch.zeros(0)
 
 
-def split(vector: Tensor, layout: tuple[TensorSpec, ...]) -> list[Tensor]:
+def split(vector: Tensor, layout: Layout) -> list[Tensor]:
     """Views of ``vector`` (…, n) as the tensors of ``layout``, leading dimensions kept."""
-    return [_view(vector[..., spec.start : spec.stop], spec.shape) for spec in layout]
+    return [_view(vector[..., spec.start : spec.stop], spec.shape) for spec in layout.specs]
 
 
 def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -1,0 +1,101 @@
+"""The way of a round's updates through an algorithm, its transformations and its codec, on both sides.
+
+Pure functions: no bytes, files or processes. The coordinator and the workers call them, and so does `run_round`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from efl.algorithms.base import Algorithm
+from efl.algorithms.components.reduction import Aggregate, delta_of
+from efl.algorithms.compression.codec import OnSent
+from efl.algorithms.state import UPDATE, Part, Parts, RoundSettings, ServerState, Update
+from efl.algorithms.transform import Transform, overrides
+from efl.training.local_work import LocalWork
+from efl.wire import Payload
+
+
+def upload_parts(algorithm: Algorithm) -> dict[str, Part]:
+    """All parts of an upload: the encoded delta, and what the algorithm sends besides."""
+    return {UPDATE: algorithm.codec.part, **algorithm.parts}
+
+
+def resent_parts(algorithm: Algorithm) -> list[str]:
+    """The parts that clients keep until they are known to have arrived."""
+    return [name for name, part in upload_parts(algorithm).items() if part.resend]
+
+
+def client_state(algorithm: Algorithm, n: int) -> dict[str, int]:
+    """All vectors that a client keeps between rounds, and how long each is."""
+    state = dict(algorithm.client_state(n))
+    for transform in algorithm.transforms:
+        state |= transform.client_state(n)
+    state |= algorithm.codec.client_state(n)
+    return state
+
+
+def initial_state(algorithm: Algorithm, w: Tensor) -> ServerState:
+    """The server's state before the first round."""
+    server = algorithm.init(w).having(**algorithm.codec.init(w))
+    for transform in algorithm.transforms:
+        server = server.having(**transform.init(w))
+    return server
+
+
+def encode_updates(algorithm: Algorithm, work: LocalWork, extra: Mapping[str, Sequence[Payload]]) -> list[Parts]:
+    """What each row of ``work`` uploads, once it is trained; ``extra`` is what `local_update` returned."""
+    for transform in algorithm.transforms:
+        if overrides(transform, "on_client"):
+            work.delta = transform.on_client(work.delta, work)
+    updates = algorithm.codec.encode_up(work, _on_sent(algorithm.transforms))
+    algorithm.on_encoded(work, updates)
+    return [
+        {UPDATE: update, **{name: payloads[row] for name, payloads in extra.items()}}
+        for row, update in enumerate(updates)
+    ]
+
+
+def _on_sent(transforms: Sequence[Transform]) -> OnSent | None:
+    stages = [transform.on_sent for transform in transforms if overrides(transform, "on_sent")]
+    if not stages:
+        return None
+    return lambda total, work: reduce(lambda deltas, stage: stage(deltas, work), stages, total)
+
+
+def aggregate(
+    algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
+) -> tuple[ServerState, Payload | None]:
+    """The server's next state, and the payload by which its model and every client's copy change, if they do."""
+    if not updates:
+        return server, None
+    payload: Payload | None = None
+    w_next = server.w
+    if algorithm.changes_model(settings):
+        proposed, server = _reduced(algorithm, server, updates, settings)
+        payload, server = algorithm.codec.encode_down(proposed, server, settings)
+        w_next = torch.from_numpy(payload.onto(server.w.numpy()))
+    server = algorithm.server_update(server, updates, w_next, settings)
+    return ServerState(w_next, server.tensors), payload
+
+
+def _reduced(
+    algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
+) -> tuple[Aggregate, ServerState]:
+    """Σ weight_k · delta_k, or what a robust rule makes of it, after the transformations in reverse."""
+    weights = algorithm.weights(updates, settings)
+    for transform in algorithm.transforms:
+        weights = transform.weigh(weights, updates)
+    deltas = [update.delta for update in updates]
+    proposed = Aggregate(server.w, deltas, weights)
+    if (rule := next((t.reduce for t in reversed(algorithm.transforms) if t.reduce is not None), None)) is not None:
+        proposed = Aggregate.of(server.w, rule(torch.stack([delta_of(delta, server.w) for delta in deltas]), weights))
+    for transform in reversed(algorithm.transforms):
+        if overrides(transform, "on_server"):
+            delta, server = transform.on_server(proposed.delta, updates, server, settings)
+            proposed = Aggregate.of(server.w, delta)
+    return proposed, server

@@ -1,0 +1,1 @@
+"""Transformations around any algorithm; `efl.algorithms.transform` says what one is."""

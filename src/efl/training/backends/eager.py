@@ -1,0 +1,85 @@
+"""Any network, one row at a time, by PyTorch's own operations and autograd."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor, nn
+
+from efl.models import FlatModel
+from efl.models.vectors import split
+from efl.training.backends.linear_gradients import Gradients
+from efl.training.backends.rows import Rows, sample_losses
+from efl.training.sample_gradients import squared_gradients
+
+_identities = itertools.count()
+
+
+class EagerRows(Rows):
+    """Rows that the module computes one after the other; linear layers take their gradient as it is multiplied out."""
+
+    def __init__(self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None) -> None:
+        super().__init__(model, w, count, buffers)
+        self._identity = next(_identities)
+        self._row_views = [split(row, model.layout) for row in self.W]
+        self._buffer_views = [split(row, model.buffer_layout) for row in self.buffers]
+
+    def at(self, w: Tensor, count: int) -> EagerRows:
+        """``count`` more models of the same kind, all at ``w``."""
+        return EagerRows(self.model, w, count)
+
+    @cached_property
+    def _gradient_views(self) -> list[list[Tensor]]:
+        return [split(row, self.model.layout) for row in self.G]
+
+    def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
+        """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
+        return torch.stack([self._backward(row, x[row], y[row], self._into_g) for row in range(active)])
+
+    def descend(self, active: int, x: Tensor, y: Tensor, eta: float, squares: Tensor | None = None) -> Tensor:
+        """Move rows by −η times the gradient, which saves a third of a step where ``G`` does not fit into the cache."""
+        if squares is not None:
+            return super().descend(active, x, y, eta, squares)
+        move = partial(self._onto_w, eta=eta)
+        return torch.stack([self._backward(row, x[row], y[row], move) for row in range(active)])
+
+    def squared_gradients(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Layer by layer where the network allows it, else from the gradients of single samples."""
+        result = torch.zeros_like(self.W[: len(x)])
+        for row in range(len(x)):
+            module = self.use(row, training=False)
+            result[row] = squared_gradients(self.model, module, x[row], y[row], weights[row])
+        return result
+
+    def outputs(self, x: Tensor, weights: Tensor) -> Tensor:
+        """What the models answer to samples x (C, S, …)."""
+        return torch.stack([self.use(row, training=False)(x[row]) for row in range(len(x))])
+
+    def use(self, row: int, *, training: bool) -> nn.Module:
+        """The module, computing on this row."""
+        model, address = self.model, (self._identity, row)
+        if model.bound != address:
+            model.place(self._row_views[row], self._buffer_views[row])
+            model.bound = address
+        if model.module.training != training:
+            model.module.train(training)
+        return model.module
+
+    def _backward(self, row: int, x: Tensor, y: Tensor, use: Callable[[int, Gradients], None]) -> Tensor:
+        module = self.use(row, training=True)
+        with Gradients(self.model.parameters) as gradients:
+            outputs = module(x)
+        loss = sample_losses(outputs, y).mean()
+        gradients.backward(loss)
+        use(row, gradients)
+        self.model.collect_buffers(self._buffer_views[row])
+        return loss.detach()
+
+    def _into_g(self, row: int, gradients: Gradients) -> None:
+        gradients.into(self._gradient_views[row])
+
+    def _onto_w(self, row: int, gradients: Gradients, eta: float) -> None:
+        gradients.onto(self._row_views[row], eta)

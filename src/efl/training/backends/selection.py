@@ -1,0 +1,131 @@
+"""Which backend computes a run's local steps: the first of native, batched and eager that can."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from efl.federation import Federation
+from efl.models import FlatModel
+from efl.native import NotCompiledError
+from efl.native.bindings import Source
+from efl.training.backends.batched import BatchedRows
+from efl.training.backends.chain import Chain
+from efl.training.backends.eager import EagerRows
+from efl.training.backends.native import CompiledChain, NativeRows
+from efl.training.backends.rows import Rows
+
+log = logging.getLogger("efl")
+
+WORTH_COMPILING = 3 * 10**7  # multiplications in a step, at most; larger products PyTorch cuts up to fit the caches
+
+
+@dataclass(frozen=True, eq=False)
+class Backend(ABC):
+    """Makes the rows of a model; made once per process."""
+
+    model: FlatModel
+    name: ClassVar[str]
+    batched: ClassVar[bool]
+
+    @abstractmethod
+    def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
+        """``count`` copies of the model at ``w``."""
+
+    def supports(self, samples: Tensor, labels: Tensor) -> bool:
+        """Whether this backend can take a step on a mini-batch x (B, …) with labels."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Eager(Backend):
+    """Any network, one row at a time."""
+
+    name, batched = "eager", False
+
+    def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
+        """``count`` copies of the model at ``w``."""
+        return EagerRows(self.model, w, count, buffers)
+
+
+@dataclass(frozen=True, eq=False)
+class Batched(Backend):
+    """Chains of linear layers, rows as one product."""
+
+    chain: Chain
+    name, batched = "batched", True
+
+    def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
+        """``count`` copies of the model at ``w``."""
+        return BatchedRows(self.model, self.chain, w, count, buffers)
+
+    def supports(self, samples: Tensor, labels: Tensor) -> bool:
+        """Linear layers over more than one dimension must run row by row."""
+        x, y = (part.to(self.model.device)[None].repeat(2, *[1] * part.dim()) for part in (samples, labels))
+        try:
+            self.rows(self.model.w, 2).gradient(2, x, y)
+        except RuntimeError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Native(Batched):
+    """The same in compiled code."""
+
+    compiled: CompiledChain
+    name = "native"
+
+    def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
+        """``count`` copies of the model at ``w``."""
+        return NativeRows(self.model, self.chain, self.compiled, w, count, buffers)
+
+    def supports(self, samples: Tensor, labels: Tensor) -> bool:
+        """Whether compiled code takes the same step as PyTorch, to rounding."""
+        x, y = samples[None], labels[None]
+        pytorch, native = BatchedRows(self.model, self.chain, self.model.w, 1), self.rows(self.model.w, 1)
+        squares = [torch.zeros_like(pytorch.W) for _ in range(2)]
+        for rows, seen in zip((pytorch, native), squares, strict=True):
+            rows.descend(1, x, y, 1.0, seen)
+        pairs = ((native.W - self.model.w, pytorch.W - self.model.w), (squares[1], squares[0]))
+        return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
+
+
+def select_backend(model: FlatModel, federation: Federation, batch_size: int, *, compile: bool = True) -> Backend:  # noqa: A002
+    """The quickest backend that supports the model and the data, tried on a mini-batch of them.
+
+    The only client of a federation shares with nobody: PyTorch's own arithmetic makes its training plain SGD.
+    """
+    chain = Chain.of(model.module) if len(federation) > 1 else None
+    x, y = federation.batch(torch.arange(batch_size) % len(federation.x))
+    if chain is None or not (batched := Batched(model, chain)).supports(x, y):
+        return Eager(model)
+    if not compile or model.n * batch_size > WORTH_COMPILING:
+        return batched
+    try:
+        compiled = CompiledChain.of(chain, model)
+    except NotCompiledError as problem:
+        _warn_not_compiled(str(problem))
+        return batched
+    if compiled is None:
+        return batched
+    native = Native(model, chain, compiled)
+    if not native.supports(x, y):
+        _warn_not_compiled("compiled code finds other numbers than PyTorch")
+        return batched
+    return native
+
+
+@cache
+def _warn_not_compiled(why: str) -> None:
+    """Once per process."""
+    log.warning("training steps are not compiled (%s); small networks train more slowly", why)
+
+
+__all__ = ["Backend", "Source", "select_backend"]

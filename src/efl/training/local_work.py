@@ -1,0 +1,264 @@
+"""The local work of some clients in one round: what they start from, their mini-batches, their state, their steps.
+
+An algorithm's `local_update` is handed one of these. `LocalWork` runs every step with any `Rows`; the native backend's
+subclass takes many steps in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efl.errors import WireError
+from efl.layout import Layout
+from efl.models import FlatModel
+from efl.training.backends.rows import Rows
+from efl.training.fisher import exact_fisher
+from efl.training.observers import SquaredGradients
+from efl.training.step import PLAIN, Step
+from efl.wire import Dense, Payload
+
+Parts = dict[str, Payload]
+FisherSamples = tuple[Tensor, Tensor, Tensor, list[int]]  # x (C, S, …), labels, weights (C, S), a seed per row
+
+SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
+HOME = torch.device("cpu")
+NO_ROUND = -1
+
+
+def no_deadline() -> bool:
+    """There is always time left."""
+    return True
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """What server and clients agree on for one round: τ, η_τ, E, B, and where the model's tensors lie."""
+
+    round: int
+    eta: float
+    local_steps: int
+    batch_size: int
+    layout: Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """What one client is to do: the steps it is able to do, and how things stand between it and the server.
+
+    ``last_upload`` is the round of its last upload, ``undelivered`` what of that the server never received (None if it
+    did), ``personal`` what the server sent to this client alone.
+    """
+
+    client: int
+    steps: int
+    last_upload: int = NO_ROUND
+    undelivered: Mapping[str, Payload] | None = None
+    personal: Payload | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CohortData:
+    """The data of the clients at work, one row each.
+
+    ``batch(step, active)`` gives the mini-batch of a step for the first rows, ``fisher_samples(limit)`` up to that many
+    samples of every row, ``all_samples(row)`` everything one client trains on.
+    """
+
+    batch: Callable[[int, int], tuple[Tensor, Tensor]]
+    fisher_samples: Callable[[int], FisherSamples]
+    all_samples: Callable[[int], tuple[Tensor, Tensor]]
+
+
+@dataclass(eq=False)
+class LocalWork:
+    """The work of some clients in one round, one row each, longest work first; ``W`` (C, n) is moved in place.
+
+    While steps are taken, all of it lies on the model's device; after the last step, on the CPU. Once there is no
+    ``time_left`` work stops, after one step at least, and ``steps`` are those that were done.
+
+    An algorithm finds its clients' vectors in ``state`` and puts the new ones there, and what the server broadcast in
+    ``shared``. Its update is ``delta``: ``scale`` ⊙ (W − start), unless it sets another.
+    """
+
+    rows: Rows
+    start: Tensor
+    settings: RoundSettings
+    assignments: Sequence[Assignment]
+    state: dict[str, Tensor]
+    shared: Mapping[str, Payload]
+    data: CohortData
+    time_left: Callable[[], bool] = no_deadline
+
+    def __post_init__(self) -> None:
+        self.W = self.rows.W
+        self.personalised_models = self.W  # what clients use themselves, if not what they trained
+        self.steps = np.array([one.steps for one in self.assignments], dtype=np.int64)
+        self.losses = torch.zeros(len(self.steps))
+        self.scale: Tensor | None = None
+        self._delta: Tensor | None = None
+        self._move(self.model.device)
+
+    @property
+    def model(self) -> FlatModel:
+        """The network."""
+        return self.rows.model
+
+    @property
+    def steps_done(self) -> Tensor:
+        """S as a tensor (C,)."""
+        return torch.from_numpy(self.steps).to(self.W.device)
+
+    @property
+    def new(self) -> Tensor:
+        """Which rows (C,) work for the first time; what they keep is still zero."""
+        return torch.tensor([one.last_upload == NO_ROUND for one in self.assignments], device=self.W.device)
+
+    @property
+    def delivered(self) -> Tensor:
+        """Which rows (C,) have worked before, and their last upload reached the server."""
+        arrived = [one.last_upload != NO_ROUND and one.undelivered is None for one in self.assignments]
+        return torch.tensor(arrived, device=self.W.device)
+
+    @property
+    def rounds_since_upload(self) -> Tensor:
+        """How many rounds (C, 1) ago each row's last upload was; 1: in the round before."""
+        rounds = [max(self.settings.round - one.last_upload, 1) for one in self.assignments]
+        return torch.tensor(rounds, device=self.W.device).unsqueeze(1)
+
+    def personal_models(self) -> Tensor:
+        """The model (C, n) that each row was sent alone, ``start`` for those that were sent none."""
+        sent = [one.personal for one in self.assignments]
+        return torch.stack([self.start if one is None else vector(one).to(self.W.device) for one in sent])
+
+    # The update
+
+    @cached_property
+    def displacement(self) -> Tensor:
+        """W − start (C, n), once all steps are done."""
+        return self.W - self.start
+
+    @property
+    def delta(self) -> Tensor:
+        """The update (C, n) that is to be encoded."""
+        if self._delta is not None:
+            return self._delta
+        return self.displacement if self.scale is None else self.displacement * self.scale
+
+    @delta.setter
+    def delta(self, delta: Tensor) -> None:
+        self._delta = delta
+
+    @property
+    def untouched(self) -> bool:
+        """Whether ``delta`` is W − start itself, so that the models can travel in its stead, without rounding."""
+        return self._delta is None and self.scale is None
+
+    def add_delta(self, to: Tensor) -> Tensor:
+        """Add ``delta`` to a matrix in place, with one rounding where it is scaled."""
+        if self._delta is None and self.scale is not None:
+            return to.addcmul_(self.scale, self.displacement)
+        return to.add_(self.delta)
+
+    # Training
+
+    def train(self, step: Step = PLAIN, observer: SquaredGradients | None = None) -> None:
+        """Take all steps; ``observer`` watches some of the gradients.
+
+        With E = 1 a client by itself takes the step that `torch.optim.SGD` takes, to the last bit.
+        """
+        step, eta = step.to(self.W.device), self.settings.eta
+        fused = step.drift is None and not step.explicit and (self.rows.batched or self.settings.local_steps > 1)
+        for number, active in self._active_rows():
+            x, y = self.data.batch(number, active)
+            squares = observer.squares if observer is not None and observer.watches(number) else None
+            if fused:
+                self.losses[:active] += self.rows.descend(active, x, y, eta, squares)
+            else:
+                self._separately(step, active, x, y, squares)
+            if not step.explicit:
+                step.pull(self.W[:active])
+        self._finish()
+
+    def _separately(self, step: Step, active: int, x: Tensor, y: Tensor, squares: Tensor | None) -> None:
+        """A step whose gradient is needed by itself."""
+        self.losses[:active] += self.rows.gradient(active, x, y)
+        gradient = self.rows.G[:active]
+        if squares is not None:
+            squares[:active].addcmul_(gradient, gradient)
+        if step.explicit:
+            step.pull(self.W[:active])
+        self.W[:active].sub_(step.direction(gradient), alpha=self.settings.eta)
+
+    def gradients(self, *shadows: Rows) -> Iterator[tuple[int, Tensor]]:
+        """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
+
+        For steps that are more than a `Step`: the loop body moves ``work.W[:active]`` itself. ``shadows`` get their
+        gradients on the same mini-batches in their own ``G``.
+        """
+        for number, active in self._active_rows():
+            x, y = self.data.batch(number, active)
+            self.losses[:active] += self.rows.gradient(active, x, y)
+            for other in shadows:
+                other.gradient(active, x, y)
+            yield active, self.rows.G[:active]
+        self._finish()
+
+    def gradient_sum(self) -> Tensor:
+        """The sum (C, n) over all mini-batches of the gradient at ``start``; nothing moves."""
+        total = torch.zeros_like(self.W)
+        for active, gradient in self.gradients():
+            total[:active] += gradient
+        return total.cpu()
+
+    def shadow_models(self) -> Rows:
+        """Models of the same clients at ``start``, whose gradients `gradients` can find on the same mini-batches."""
+        return self.rows.at(self.start, len(self.steps))
+
+    def full_gradient(self) -> tuple[Tensor, Tensor]:
+        """∇f_k (C, n) and f_k (C,) at ``start`` over all samples, one client at a time: rows stay independent."""
+        one = self.rows.at(self.start, 1)
+        gradients, losses = torch.zeros_like(self.W), torch.zeros_like(self.losses)
+        for row, total in enumerate(gradients):
+            x, y = (part.to(self.model.device) for part in self.data.all_samples(row))
+            for first in range(0, len(x), SAMPLES_AT_ONCE):
+                some = slice(first, first + SAMPLES_AT_ONCE)
+                losses[row] += one.gradient(1, x[None, some], y[None, some])[0] * (len(x[some]) / len(x))
+                total.add_(one.G[0], alpha=len(x[some]) / len(x))
+        self._move(HOME)
+        return gradients.cpu(), losses.cpu()
+
+    def fisher(self, labels: Literal["data", "model"], limit: int) -> Tensor:
+        """The exact Fisher diagonal (C, n) at ``W`` over up to ``limit`` samples of every client."""
+        x, y, weights, seeds = self.data.fisher_samples(limit)
+        return exact_fisher(self.rows, x, y, weights, labels, seeds)
+
+    def _finish(self) -> None:
+        self.losses /= self.steps_done.clamp(min=1)
+        self._move(HOME)
+
+    def _move(self, device: torch.device) -> None:
+        self.W, self.start, self.losses = (tensor.to(device) for tensor in (self.W, self.start, self.losses))
+        self.state = {name: rows.to(device) for name, rows in self.state.items()}
+
+    def _active_rows(self, every: int = 1) -> Iterator[tuple[int, int]]:
+        """Every step, or ``every`` so many, and how many rows take it, until time is up."""
+        active: list[int] = np.count_nonzero(self.steps > np.arange(self.steps[0])[:, None], axis=1).tolist()
+        for step in range(0, len(active), every):
+            if step > 0 and not self.time_left():
+                self.steps = np.minimum(self.steps, step)
+                return
+            yield step, active[step]
+
+
+def vector(payload: Payload) -> Tensor:
+    """The vector that a dense payload is."""
+    if not isinstance(payload, Dense):
+        raise WireError(f"expected a dense vector, got {type(payload).__name__}")
+    return torch.from_numpy(payload.values)

@@ -1,0 +1,62 @@
+"""A local step as data, so that every backend can run any algorithm's step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One local step: w ← keep ⊙ (w − η(g + drift)) + shift, where g is the gradient of a mini-batch at w.
+
+    Tensors are (n,), or (C, n) where clients differ. ``index`` limits ``keep`` and ``shift`` to some coordinates; they
+    are then as long as it is. An ``explicit`` step pulls where it begins: w ← keep ⊙ w + shift − η(g + drift).
+
+    >>> w = torch.tensor([[1.0, 2.0]])
+    >>> Step(keep=torch.tensor([0.5, 1.0]), shift=torch.tensor([1.0, 0.0])).pull(w)
+    >>> w
+    tensor([[1.5000, 2.0000]])
+    """
+
+    drift: Tensor | None = None
+    keep: Tensor | None = None
+    shift: Tensor | None = None
+    index: Tensor | None = None
+    explicit: bool = False
+
+    def to(self, device: torch.device) -> Step:
+        """The step on another device."""
+        drift, keep, shift, index = (
+            None if tensor is None else tensor.to(device) for tensor in (self.drift, self.keep, self.shift, self.index)
+        )
+        return Step(drift, keep, shift, index, self.explicit)
+
+    def pull(self, w: Tensor) -> None:
+        """Replace the first rows ``w`` (A, n) by keep ⊙ w + shift, in place."""
+        if self.keep is None or self.shift is None:
+            return
+        keep, shift = (t[: len(w)] if t.dim() == 2 else t for t in (self.keep, self.shift))
+        if self.index is None:
+            torch.addcmul(shift, w, keep, out=w)
+        elif w.is_cpu and keep.dim() == 1:
+            # So few coordinates that NumPy is done before PyTorch has begun.
+            index, factors, offsets = self.index.numpy(), keep.numpy(), shift.numpy()
+            for row in w.numpy():
+                pulled = row.take(index)
+                pulled *= factors
+                pulled += offsets
+                row[index] = pulled
+        else:
+            w[:, self.index] = torch.addcmul(shift, w[:, self.index], keep)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """The drift-corrected gradient g + drift of the first rows."""
+        if self.drift is None:
+            return gradient
+        return gradient + (self.drift[: len(gradient)] if self.drift.dim() == 2 else self.drift)
+
+
+PLAIN = Step()

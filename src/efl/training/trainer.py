@@ -1,0 +1,137 @@
+"""Local work made ready: the rows, mini-batches and samples of some clients in one round; and answers to samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from efl.federation import Federation
+from efl.models import FlatModel
+from efl.rng import Purpose, stream, torch_seed
+from efl.training.backends.native import NativeBatches, NativeWork
+from efl.training.backends.selection import Backend, Native
+from efl.training.batches import BatchPrefetcher, batch_indices, fisher_samples
+from efl.training.local_work import (
+    Assignment,
+    CohortData,
+    FisherSamples,
+    LocalWork,
+    RoundSettings,
+    no_deadline,
+)
+from efl.wire import Payload
+
+SAMPLES_AT_ONCE = 250  # in an evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """The network with its backend, the data, the seed, and how many clients run as one matrix.
+
+    Work ends early when there is no ``time_left``.
+    """
+
+    backend: Backend
+    federation: Federation
+    seed: int
+    rows: int = 1
+    time_left: Callable[[], bool] = no_deadline
+
+    @property
+    def model(self) -> FlatModel:
+        """The network."""
+        return self.backend.model
+
+    @property
+    def batched(self) -> bool:
+        """Whether clients share matrix operations, also in a group of one, so that grouping changes nothing."""
+        return self.backend.batched
+
+    def until(self, time_left: Callable[[], bool]) -> Trainer:
+        """The same, with a deadline."""
+        return replace(self, time_left=time_left)
+
+    def groups(self, steps: Mapping[int, int], workers: int = 1) -> list[list[int]]:
+        """The clients with work to do, those with most first, in groups that run side by side, one per worker."""
+        clients = sorted((client for client in steps if steps[client] > 0), key=lambda client: (-steps[client], client))
+        size = min(self.rows, -(-len(clients) // workers)) if self.batched else 1
+        return [clients[i : i + size] for i in range(0, len(clients), size)]
+
+    def work(
+        self,
+        assignments: Sequence[Assignment],
+        start: Tensor,
+        settings: RoundSettings,
+        state: dict[str, Tensor],
+        shared: Mapping[str, Payload],
+        buffers: Tensor | None = None,
+        purpose: Purpose = Purpose.BATCHES,
+    ) -> LocalWork:
+        """Work for some clients, one row each, whose steps do not increase, from the model ``start``.
+
+        Args:
+            assignments: What each client is to do.
+            start: The model (n,) they start from.
+            settings: What server and clients agree on for the round.
+            state: Vectors that clients keep between rounds, a matrix (C, length) per name.
+            shared: What the server broadcast besides the model.
+            buffers: Float buffers that go with ``start``; default: the model's own.
+            purpose: Which random numbers choose the mini-batches.
+
+        Returns:
+            The work, not begun yet.
+        """
+        chosen = self._chosen(assignments, settings, purpose)
+        rows = self.backend.rows(start, len(assignments), buffers)
+        clients = [one.client for one in assignments]
+        data = CohortData(
+            BatchPrefetcher(self.federation, chosen, rows),
+            lambda limit: self._fisher_samples(clients, settings.round, limit),
+            lambda row: self.federation.batch(torch.from_numpy(self.federation.train[clients[row]])),
+        )
+        common = (rows, start, settings, assignments, state, shared, data, self.time_left)
+        source = self.federation.source() if isinstance(self.backend, Native) else None
+        if source is None:
+            return LocalWork(*common)
+        return NativeWork(*common, NativeBatches(source, chosen, self.federation.labels_of(chosen)))
+
+    def _chosen(self, assignments: Sequence[Assignment], settings: RoundSettings, purpose: Purpose) -> Tensor:
+        """The samples of all mini-batches, (steps, C, B)."""
+        most = max(one.steps for one in assignments)
+        batches = [
+            batch_indices(
+                self.federation.train[one.client],
+                most,
+                settings.batch_size,
+                stream(self.seed, purpose, settings.round, one.client),
+            )
+            for one in assignments
+        ]
+        return torch.from_numpy(np.stack(batches, axis=1))
+
+    def _fisher_samples(self, clients: Sequence[int], round_: int, limit: int) -> FisherSamples:
+        rngs = [stream(self.seed, Purpose.FISHER, round_, client) for client in clients]
+        chosen, weights = fisher_samples([self.federation.train[client] for client in clients], limit, rngs)
+        return *self.federation.batch(chosen), weights, [int(rng.integers(2**63)) for rng in rngs]
+
+    def layer_seed(self, round_: int, client: int) -> int:
+        """The seed of random layers (dropout) for one client's work."""
+        return torch_seed(self.seed, Purpose.LAYERS, round_, client)
+
+    def correct(self, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How right the model's answer to each sample is: 0 or 1, for a sequence the share of its positions."""
+        pool, source = self.federation, self.federation.source() if isinstance(self.backend, Native) else None
+        if isinstance(self.backend, Native) and source is not None:
+            chosen = torch.from_numpy(samples)
+            return (self.backend.compiled.answers(w, source, chosen) == pool.labels_of(chosen)).double().numpy()
+        pieces: list[NDArray[np.float64]] = []
+        for start in range(0, len(samples), SAMPLES_AT_ONCE):
+            x, y = pool.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
+            answers = self.model.outputs(w, buffers, x).argmax(-1)
+            pieces.append((answers == y).double().view(len(y), -1).mean(1).numpy())
+        return np.concatenate(pieces)
