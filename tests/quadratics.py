@@ -1,27 +1,27 @@
-"""Algorithms played on quadratics, f_k(w) = ½ Σ a_k (w − b_k)², with every number in sight.
+"""Algorithms on quadratics, f_k(w) = ½ Σ a_k (w − b_k)², with every number in sight.
 
-`Quadratics` stands in for a network and its data; a client's mini-batch is its number. `Play` is the engine without
-networks, workers and files: every client works in every round if not absent, and what is sent goes through its bytes.
+`Quadratics` stands in for a network and its data; a client's mini-batch is its number. `Simulation` plays rounds by
+`run_round`: every client takes part in every round if not absent.
 """
 
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 
-import numpy as np
 import torch
 
-from efl.algorithms.base import Contribution, LocalWork, RoundSettings
-from efl.wire import Context, Layout, decode, encode
+from efl.algorithms.base import RoundSettings
+from efl.algorithms.pipeline import initial_state
+from efl.algorithms.run_round import Clients, run_round
+from efl.layout import Layout
+from efl.training.backends.rows import Rows
+from efl.training.local_work import CohortData, LocalWork
 
 
 class Quadratics:
-    buffers, device = torch.zeros(0), torch.device("cpu")
+    """Clients with curvatures a_k and minima b_k, (N, n) each."""
 
     def __init__(self, a, b):
         self.a, self.b = torch.tensor(a), torch.tensor(b)
         self.clients, self.n = self.a.shape
-
-    def rows(self, w, count, buffers=None, *, batched=False):
-        return QuadraticRows(self, w.expand(count, -1).clone())
 
     def losses(self, w):
         """f_k at w (n,), or at a model for each client (N, n)."""
@@ -32,102 +32,72 @@ class Quadratics:
         """Of the mean of f_k."""
         return (self.a * self.b).sum(0) / self.a.sum(0)
 
+    def work(self, assignments, start, settings, state, shared):
+        ids = torch.tensor([one.client for one in assignments])[:, None]
+        data = CohortData(
+            lambda step, active: (ids[:active], ids[:active]),
+            lambda limit: (ids, ids, torch.ones(len(ids), 1), ids[:, 0].tolist()),
+            lambda row: (ids[row], ids[row]),
+        )
+        return LocalWork(QuadraticRows(self, start, len(ids)), start, settings, assignments, state, shared, data)
 
-class QuadraticRows:
-    batched = False
 
-    def __init__(self, model, w):
-        self.model, self.W, self.G = model, w, torch.zeros_like(w)
+class QuadraticRows(Rows):
+    def __init__(self, problem, w, count):
+        self.problem = problem
+        super().__init__(SimpleNamespace(device=torch.device("cpu"), buffers=torch.zeros(0)), w, count)
+
+    def at(self, w, count):
+        return QuadraticRows(self.problem, w, count)
 
     def gradient(self, active, x, y):
-        a, b = (matrix[x[:active, 0]] for matrix in (self.model.a, self.model.b))
+        a, b = (matrix[x[:active, 0]] for matrix in (self.problem.a, self.problem.b))
         self.G[:active] = a * (self.W[:active] - b)
         return (a * (self.W[:active] - b).square()).sum(1) / 2
 
-    def descend(self, active, x, y, eta, squares=None):
-        losses = self.gradient(active, x, y)
-        self.W[:active] -= eta * self.G[:active]
-        if squares is not None:
-            squares[:active] += self.G[:active] ** 2
-        return losses
+    def squared_gradients(self, x, y, weights):
+        return self.problem.a[x[:, 0]]  # the Fisher diagonal needs a network; for a quadratic it is the curvature
+
+    def outputs(self, x, weights):
+        raise NotImplementedError
 
 
-@dataclass
-class Play:
-    algorithm: object
-    problem: Quadratics
-    eta: float
-    local_steps: int
-    rounds: int = 0
-    kept: dict = field(default_factory=dict)  # client → its rows by name
-    last: dict = field(default_factory=dict)  # client → the round of its last upload, and what it remembers of that
-    lost: set = field(default_factory=set)  # clients whose last upload never arrived
-    models: dict = field(default_factory=dict)  # client → where its local work ended
-    own: dict = field(default_factory=dict)  # client → the model it uses
-    sent: dict = field(default_factory=dict)  # client → part → values
-
-    def __post_init__(self):
-        self.context = Context(Layout.flat(self.problem.n))
-        self.server = self.algorithm.start(torch.zeros(self.problem.n))
+class Simulation:
+    def __init__(self, algorithm, problem, eta, local_steps):
+        self.algorithm, self.problem, self.eta, self.local_steps = algorithm, problem, eta, local_steps
+        self.server = initial_state(algorithm, torch.zeros(problem.n))
+        self.clients = Clients(problem, [1] * problem.clients)
+        self.rounds = 0
         self.w_before = None
+        self.models = {}  # client → where its local work ended
+        self.own = {}  # client → the model it uses
+        self.sent = {}  # client → part → values
 
     @property
     def w(self):
-        return self.algorithm.model(self.server).tolist()
+        return self.algorithm.evaluated_model(self.server).tolist()
 
     def state(self, name):
-        return [self.kept[client][name].tolist() for client in sorted(self.kept)]
+        states = self.clients.states
+        return [states[client].vectors[name].tolist() for client in sorted(states)]
 
-    def through_bytes(self, payload):
-        return None if payload is None else decode(encode(payload, self.context), self.context)
-
-    def play(self, rounds=1, steps=None, lost=(), absent=()):
+    def run(self, rounds=1, steps=None, lost=(), absent=()):
         """Rounds in which client k does ``steps[k]`` steps (all of them by default) and some replies are lost."""
-        present = [client for client in range(self.problem.clients) if client not in absent]
+        able = [self.local_steps] * self.problem.clients if steps is None else steps
+        able = {client: done for client, done in enumerate(able) if client not in absent}
         for _ in range(rounds):
-            self._round(present, [self.local_steps] * self.problem.clients if steps is None else steps, set(lost))
+            self._round(able, set(lost))
         return self
 
-    def _round(self, present, steps, lost):
+    def _round(self, able, lost):
         self.w_before = self.w
-        settings = RoundSettings(self.rounds, self.eta, self.local_steps, 1, self.context.layout)
-        clients = sorted(present, key=lambda client: -steps[client])
-        work = self._work(clients, [steps[client] for client in clients], settings)
-        uploads = self.algorithm.local_update(work)
-        contributions = []
-        for row, client in enumerate(clients):
-            parts = {name: self.through_bytes(part) for name, part in uploads[row].items()}
-            self.kept[client] = {name: rows[row].clone() for name, rows in work.state.items()}
-            self.last[client] = self.rounds, {name: parts[name] for name in self.algorithm.remembers}
-            self.models[client], self.own[client] = work.W[row].tolist(), work.own[row].clone()
-            self.sent[client] = {name: part.values.tolist() for name, part in parts.items() if hasattr(part, "values")}
-            share = 1 / self.problem.clients
-            if client not in lost:
-                contributions.append(Contribution(client, 1, share, 1.0, 1.0, steps[client], parts))
-        contributions.sort(key=lambda contribution: contribution.client)
-        self.lost = self.lost - set(clients) | lost
-        self.server, step = self.algorithm.aggregate(self.server, contributions, settings)
-        if step is not None:
-            w = torch.from_numpy(self.through_bytes(step).onto(self.server.w.numpy()))
-            self.server = type(self.server)(w, self.server.tensors)
+        settings = RoundSettings(self.rounds, self.eta, self.local_steps, 1, Layout.flat(self.problem.n))
+        played = run_round(self.algorithm, self.server, self.clients, settings, steps=able, lost=lost)
+        self.server, self.clients = played.server, played.clients
+        for row, client in enumerate(played.participants):
+            self.models[client] = played.work.W[row].tolist()
+            self.own[client] = played.work.personalised_models[row].clone()
+        for update in played.updates:
+            values = {name: part.values.tolist() for name, part in update.parts.items() if hasattr(part, "values")}
+            self.sent[update.client] = values
         self.rounds += 1
-
-    def _work(self, clients, steps, settings):
-        problem, ids = self.problem, torch.tensor(clients)[:, None]
-        lengths = self.algorithm.client_state(problem.n)
-        nothing = {name: torch.zeros(length) for name, length in lengths.items()}
-        told = self.algorithm.broadcast(self.server, settings)
-        return LocalWork(
-            rows=problem.rows(self.server.w, len(clients)),
-            start=self.server.w,
-            settings=settings,
-            steps=np.array(steps),
-            state={name: torch.stack([self.kept.get(c, nothing)[name] for c in clients]) for name in lengths},
-            lost=[self.last[c][1] if c in self.lost else None for c in clients],
-            shared={name: self.through_bytes(part) for name, part in told.items()},
-            batch=lambda step, active: (ids[:active], ids[:active]),
-            samples=lambda limit: (ids, ids, torch.ones(len(clients), 1), clients),
-            last=np.array([self.last.get(c, (-1,))[0] for c in clients]),
-            personal=[self.through_bytes(self.algorithm.personal(self.server, c)) for c in clients],
-            data=lambda row: (ids[row], ids[row]),
-        )

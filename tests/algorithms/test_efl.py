@@ -1,6 +1,6 @@
 """EFL as a whole: its identities with FedAvg and SGD, its accounts, its freedom from bias."""
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,17 +11,17 @@ from torch import nn
 
 from efl import EFL, FedAvg, Federation, FedProx, Fleet, UserError, train
 from efl.algorithms import create
-from efl.algorithms.base import Contribution, RoundSettings, ServerState
-from efl.algorithms.components.elastic import ElasticField, ElasticStep, completion_scale
-from efl.algorithms.components.reduction import averaged_increment
-from efl.config import parse
+from efl.algorithms.base import RoundSettings, ServerState, Update
+from efl.algorithms.components.elastic import ElasticField, completion_scale, elastic_step
+from efl.algorithms.compression.error_feedback import ErrorFeedback
+from efl.algorithms.pipeline import aggregate, initial_state
 from efl.models import Task, build
+from efl.models.vectors import flatten
 from efl.rng import Purpose, stream, torch_seed
-from efl.runs.setup import prepare
 from efl.server.client_table import ClientTable
 from efl.server.sampling import SAMPLERS
 from efl.training.batches import batch_indices
-from efl.wire import Dense, Field, Layout, Message, decode
+from efl.wire import Dense, Field, Layout
 
 COMPLETE = Fleet(stragglers=0.0, inactive=0.0)
 UNCOMPRESSED = {"density_up": 1.0, "density_down": 1.0}
@@ -54,78 +54,81 @@ def test_with_one_client_and_one_step_it_is_sgd_bit_for_bit(digits, name):
         assert torch.equal(ours, plain)
 
 
-@dataclass(frozen=True)
+class Books:
+    """What one run produced, sent and kept, by client and at the server."""
+
+    def __init__(self):
+        self.fresh, self.left, self.sent, self.arrived = {}, {}, {}, {}
+        self.last, self.heard = {}, {}  # client → the round of its last upload, and of the last that arrived
+        self.came, self.went, self.kept = 0.0, 0.0, 0.0
+
+
+BOOKS = Books()
+
+
+def dense(payload, n):
+    return torch.from_numpy(payload.onto(np.zeros(n, np.float32))).double()
+
+
+class AuditedFeedback(ErrorFeedback):
+    """Error feedback that keeps books on both sides."""
+
+    def encode_up(self, work, on_sent=None):
+        before = self._residual(work).clone()  # what was lost has been taken back just now
+        work.assignments = [replace(one, undelivered=None) for one in work.assignments]
+        sent = super().encode_up(work, on_sent)
+        for row, (one, payload) in enumerate(zip(work.assignments, sent, strict=True)):
+            left = work.state["residual"][row].double()
+            new = dense(payload, work.model.n) + left - before[row].double()
+            if work.steps[row] == work.settings.local_steps:
+                assert torch.allclose(new.float(), work.W[row] - work.start, atol=1e-6)
+            BOOKS.fresh[one.client] = BOOKS.fresh.get(one.client, 0.0) + new
+            BOOKS.left[one.client], BOOKS.sent[one.client] = left, dense(payload, work.model.n)
+            BOOKS.last[one.client] = work.settings.round
+        return sent
+
+    def encode_down(self, aggregate, server, settings):
+        payload, after = super().encode_down(aggregate, server, settings)
+        BOOKS.came = BOOKS.came + aggregate.delta.double()
+        BOOKS.went = BOOKS.went + dense(payload, len(server.w))
+        BOOKS.kept = after.tensors["residual"].double()
+        return payload, after
+
+
 class Audited(EFL):
-    """EFL whose server keeps books: what came in, what went out, what is left."""
+    """EFL that writes down what arrives."""
 
-    books: dict = field(default_factory=dict)
+    @property
+    def default_codec(self):
+        return AuditedFeedback(super().default_codec.codec, self.echo)
 
-    def local_update(self, work):
-        before = self._residual(work).clone()
-        work.lost = [None] * len(work.lost)  # it has been taken back just now
-        parts = super().local_update(work)
-        self.books["audit"].append((work, before, parts))
-        return parts
-
-    def aggregate(self, server, contributions, settings):
-        updates = [contribution.parts["update"] for contribution in contributions]
-        came = averaged_increment(server.w, updates, self._weights(contributions, settings)).double()
-        server, step = super().aggregate(server, contributions, settings)
-        went = torch.from_numpy(step.onto(np.zeros(len(server.w), np.float32))).double() if step else 0.0
-        self.books["in"] = self.books.get("in", 0.0) + came
-        self.books["out"] = self.books.get("out", 0.0) + went
-        self.books["left"] = server.tensors["residual"].double()
-        return server, step
+    def weights(self, updates, settings):
+        for update in updates:
+            value = dense(update.delta, settings.layout.n)
+            BOOKS.arrived[update.client] = BOOKS.arrived.get(update.client, 0.0) + value
+            BOOKS.heard[update.client] = settings.round
+        return super().weights(updates, settings)
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.3])
-def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(digits, monkeypatch, lost):
+def test_sent_and_residual_are_what_was_produced_on_both_sides_over_100_rounds(digits, lost):
     """Also when replies are lost: what never arrived goes back into the residual."""
-    fresh: dict[int, torch.Tensor] = {}
-    arrived: dict[int, torch.Tensor] = {}
-    algorithm = Audited(density_up=0.02, density_down=0.02)
-    experiment = parse({"training": {"rounds": 100, "local_steps": 5}, "federation": {"clients": 20}})
+    BOOKS.__init__()
     fleet = Fleet(stragglers=0.5, inactive=0.1, lost=lost)
-    coordinator, host = prepare(experiment, digits, None, algorithm, fleet).assemble()
-    real_work, real_exchange = host.hand.local_work, coordinator.transport.exchange
-
-    def watched_work(briefing, tasks):
-        algorithm.books["audit"] = audit = []
-        result = real_work(briefing, tasks)
-        (work, before, parts), *_ = audit
-        for row, task in enumerate(tasks):
-            sent = torch.from_numpy(parts[row]["update"].onto(np.zeros(work.model.n, np.float32)))
-            new = sent + work.state["residual"][row] - before[row]
-            if work.steps[row] == 5:
-                assert torch.allclose(new, work.W[row] - work.start, atol=1e-6)
-            fresh[task.client] = fresh.get(task.client, 0.0) + new.double()
-        return result
-
-    def watched_exchange(round_, requests):
-        exchange = real_exchange(round_, requests)
-        for client, blob in exchange.replies.items():
-            update = decode(Message.from_bytes(blob, "reply").parts["update"], coordinator.context)
-            value = torch.from_numpy(update.onto(np.zeros(coordinator.model.n, np.float32))).double()
-            arrived[client] = arrived.get(client, 0.0) + value
-        return exchange
-
-    monkeypatch.setattr(host.hand, "local_work", watched_work)
-    monkeypatch.setattr(coordinator.transport, "exchange", watched_exchange)
-    for round_ in range(100):
-        coordinator.play(round_)
-    for client, total in fresh.items():
-        left = host.store.file.read([host.store.look(client)])["residual"][0].double()
-        last = host.store.last_upload(client)
-        if last.round != coordinator.table.accepted[client]:
-            lost_update = decode(last.parts["update"], host.hand.plain)
-            left += torch.from_numpy(lost_update.onto(np.zeros(len(left), np.float32)))
-        assert torch.allclose(arrived.get(client, 0.0) + left, total, atol=2e-5)
-    assert torch.allclose(algorithm.books["out"] + algorithm.books["left"], algorithm.books["in"], atol=2e-5)
-    # The server applied what it broadcast, no more and no less; the clients' copy is the same, bit for bit.
-    assert torch.allclose(coordinator.model.w + algorithm.books["out"], coordinator.server.w.double(), atol=2e-5)
-    if host.version == coordinator.log.version:
-        assert torch.equal(host.w, coordinator.server.w)
-    assert host.version >= coordinator.log.version - 1
+    first = build("mlp", Task((1, 8, 8), 10), torch_seed(0, Purpose.MODEL))
+    algorithm = Audited(density_up=0.02, density_down=0.02)
+    result = train(digits, first, algorithm, fleet, rounds=100, local_steps=5, cohort=10)
+    assert len(BOOKS.fresh) == len(digits)
+    assert (lost > 0) == (BOOKS.last != BOOKS.heard)
+    for client, total in BOOKS.fresh.items():
+        left = BOOKS.left[client]
+        if BOOKS.last[client] != BOOKS.heard.get(client):
+            left = left + BOOKS.sent[client]
+        assert torch.allclose(BOOKS.arrived.get(client, 0.0) + left, total, atol=2e-5)
+    assert torch.allclose(BOOKS.went + BOOKS.kept, BOOKS.came, atol=2e-5)
+    # The server applied what it broadcast, no more and no less.
+    before, after = (flatten(module.parameters()).double() for module in (first, result.model))
+    assert torch.allclose(before + BOOKS.went, after, atol=2e-5)
 
 
 def settings_for(n, local_steps=20):
@@ -146,25 +149,25 @@ def test_the_aggregate_is_unbiased(selection, elasticity):
     sizes = np.array([10, 20, 30, 40, 50, 60, 70, 80, 90, 300])
     fleet = Fleet(stragglers=0.6, inactive=tuple(np.linspace(0.0, 0.6, clients)), selection=selection)
     pull = ElasticField(None, torch.tensor([0.0, 0.5, 4.0]), torch.tensor([0.3, -0.2, 0.1])) if elasticity else None
-    step, start = ElasticStep(pull, 0.1, elasticity, "implicit"), torch.zeros(n)
+    step, start = elastic_step(pull, 0.1, elasticity, "implicit"), torch.zeros(n)
     moved = torch.zeros(clients, local_steps + 1, n)
     for client in range(clients):
         w = start.clone()[None]
         for s in range(local_steps):
-            step(w, gradients[client : client + 1])
+            step.take(w, gradients[client : client + 1], 0.1)
             moved[client, s + 1] = w[0] - start
     scale = completion_scale(pull, 0.1, elasticity, torch.arange(1, local_steps + 1), local_steps, n)
     table = ClientTable.of(sizes)
     expected = torch.from_numpy(table.shares).float() @ moved[:, -1]
     algorithm = EFL(elasticity=0.0, **UNCOMPRESSED)  # the clients have been elastic already
 
-    def play(round_):
+    def one_round(round_):
         drawn_by = stream(0, Purpose.SELECTION, round_)
         selected = SAMPLERS[fleet.selection].sample(table, np.ones(len(sizes), dtype=bool), cohort, drawn_by)
         behaviour = fleet.behave(0, round_, selected.clients, local_steps)
         rates = table.response_rates()
-        contributions = [
-            Contribution(
+        updates = [
+            Update(
                 int(k), int(sizes[k]), float(table.shares[k]), float(p), float(rates[k]), int(s),
                 {"update": Dense((start + scale[s - 1] * moved[k, s]).numpy())},
             )
@@ -172,24 +175,24 @@ def test_the_aggregate_is_unbiased(selection, elasticity):
             if s > 0
         ]  # fmt: skip
         table.requests[selected.clients] += 1
-        table.replies[[c.client for c in contributions]] += 1
-        _, payload = algorithm.aggregate(ServerState(start), contributions, settings_for(n))
+        table.replies[[c.client for c in updates]] += 1
+        _, payload = aggregate(algorithm, ServerState(start), updates, settings_for(n))
         return torch.from_numpy(payload.onto(start.numpy())) - start if payload else torch.zeros(n)
 
     for round_ in range(3000):
-        play(round_)
-    totals = torch.stack([play(round_) for round_ in range(3000, 9000)]).double()
+        one_round(round_)
+    totals = torch.stack([one_round(round_) for round_ in range(3000, 9000)]).double()
     error = (totals.mean(0) - expected).abs()
     standard_error = totals.std(0) / len(totals) ** 0.5
     assert (error < 3 * standard_error).all(), (error / standard_error).tolist()
     # The test can tell: weights that ignore how often clients answer are far off.
     algorithm = EFL(elasticity=0.0, answer_rates=False, **UNCOMPRESSED)
-    naive = torch.stack([play(round_) for round_ in range(3000, 9000)]).double()
+    naive = torch.stack([one_round(round_) for round_ in range(3000, 9000)]).double()
     assert ((naive.mean(0) - expected).abs() > 10 * naive.std(0) / len(naive) ** 0.5).any()
 
 
-def contribution(client, size, share, update, steps=20, asked=0.5, answers=1.0):
-    return Contribution(client, size, share, asked, answers, steps, {"update": Dense(np.float32(update))})
+def update(client, size, share, update, steps=20, asked=0.5, answers=1.0):
+    return Update(client, size, share, asked, answers, steps, {"update": Dense(np.float32(update))})
 
 
 @pytest.mark.parametrize(
@@ -207,14 +210,14 @@ def contribution(client, size, share, update, steps=20, asked=0.5, answers=1.0):
     ],
 )
 def test_weights_by_hand(settings, expected):
-    contributions = [contribution(0, 40, 0.4, [0.0]), contribution(1, 10, 0.1, [0.0], steps=5, answers=0.5)]
-    assert np.allclose(EFL(**settings)._weights(contributions, settings_for(1)), expected)
+    updates = [update(0, 40, 0.4, [0.0]), update(1, 10, 0.1, [0.0], steps=5, answers=0.5)]
+    assert np.allclose(EFL(**settings).weights(updates, settings_for(1)), expected)
 
 
 def test_a_round_without_answers_changes_nothing():
     for algorithm in (EFL(), FedAvg(), FedProx()):
-        server = algorithm.start(torch.randn(5))
-        after, step = algorithm.aggregate(server, [], settings_for(5))
+        server = initial_state(algorithm, torch.randn(5))
+        after, step = aggregate(algorithm, server, [], settings_for(5))
         assert step is None
         assert after is server
 
@@ -222,43 +225,44 @@ def test_a_round_without_answers_changes_nothing():
 def test_two_clients_two_parameters_by_hand():
     """Δ^G = 0.6·(1, −2) + 0.4·(3, 0.5) = (1.8, −1); whole-vector ST with k = 1 sends (1.8, 0) and keeps (0, −1)."""
     algorithm = EFL(elasticity=0.0, density_up=1.0, density_down=0.5, scope="whole")
-    server = algorithm.start(torch.zeros(2))
-    both = [contribution(0, 6, 0.6, [1.0, -2.0], asked=1.0), contribution(1, 4, 0.4, [3.0, 0.5], asked=1.0)]
-    server, step = algorithm.aggregate(server, both, settings_for(2))
+    server = initial_state(algorithm, torch.zeros(2))
+    both = [update(0, 6, 0.6, [1.0, -2.0], asked=1.0), update(1, 4, 0.4, [3.0, 0.5], asked=1.0)]
+    server, step = aggregate(algorithm, server, both, settings_for(2))
     assert np.allclose(step.onto(np.zeros(2, np.float32)), [1.8, 0.0])
     assert torch.allclose(server.tensors["residual"], torch.tensor([0.0, -1.0]))
-    # Next round w is still (0, 0) here: (0, −1) + (1.8, −1) = (1.8, −2); now the second goes.
-    server, step = algorithm.aggregate(server, both, settings_for(2))
+    # Next round from w = (0, 0) again: (0, −1) + (1.8, −1) = (1.8, −2); now the second goes.
+    server = replace(server, w=torch.zeros(2))
+    server, step = aggregate(algorithm, server, both, settings_for(2))
     assert np.allclose(step.onto(np.zeros(2, np.float32)), [0.0, -2.0])
     assert torch.allclose(server.tensors["residual"], torch.tensor([1.8, 0.0]))
 
 
 def test_in_the_papers_form_the_server_applies_the_residual_twice():
     algorithm = create("efl:paper", {"elasticity": 0.0, "density_down": 0.5, "density_up": 1.0})
-    server = algorithm.start(torch.zeros(2))
-    both = [contribution(0, 10, 1.0, [2.0, -1.0], asked=1.0)]
+    server = initial_state(algorithm, torch.zeros(2))
+    both = [update(0, 10, 1.0, [2.0, -1.0], asked=1.0)]
     for _ in range(2):
-        server, _ = algorithm.aggregate(server, both, settings_for(2))
+        server, _ = aggregate(algorithm, replace(server, w=torch.zeros(2)), both, settings_for(2))
     # First Δ^G = (2, −1), residual (0, −1); then Δ^G = (2, −2): (4, −3) though the clients made (4, −2).
-    assert torch.allclose(algorithm.model(server), torch.tensor([4.0, -3.0]))
+    assert torch.allclose(algorithm.evaluated_model(server), torch.tensor([4.0, -3.0]))
 
 
 def test_the_field_sums_what_clients_sent():
     algorithm = EFL(elasticity=1.0, field="dense")
-    server = algorithm.start(torch.tensor([1.0, 2.0]))
+    server = initial_state(algorithm, torch.tensor([1.0, 2.0]))
     fields = [
         Field(Layout.flat(2), None, np.float32([1, 0]), np.float32([0.5, 0])),
         Field(Layout.flat(2), None, np.float32([3, 2]), np.float32([-0.5, 1])),
     ]
-    contributions = [
-        Contribution(k, 1, 0.5, 1.0, 1.0, 20, {"update": Dense(np.float32([1, 2])), "field": field})
+    updates = [
+        Update(k, 1, 0.5, 1.0, 1.0, 20, {"update": Dense(np.float32([1, 2])), "field": field})
         for k, field in enumerate(fields)
     ]
-    server, _ = algorithm.aggregate(server, contributions, settings_for(2))
+    server, _ = aggregate(algorithm, server, updates, settings_for(2))
     assert torch.equal(server.tensors["fisher"], torch.tensor([4.0, 2.0]))
     assert torch.equal(server.tensors["anchor"], torch.tensor([(1 * 1.5 + 3 * 0.5) / 4, 3.0]))
-    told = algorithm.broadcast(server, settings_for(2))["field"]
-    assert np.allclose(told.displacement, [3.0 / 4 - 1.0, 3.0 - 2.0])
+    sent = algorithm.broadcast(server, settings_for(2))["field"]
+    assert np.allclose(sent.displacement, [3.0 / 4 - 1.0, 3.0 - 2.0])
 
 
 OPTIONS = [

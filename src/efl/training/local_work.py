@@ -180,21 +180,14 @@ class LocalWork:
             squares = observer.squares if observer is not None and observer.watches(number) else None
             if fused:
                 self.losses[:active] += self.rows.descend(active, x, y, eta, squares)
-            else:
-                self._separately(step, active, x, y, squares)
-            if not step.explicit:
                 step.pull(self.W[:active])
+                continue
+            self.losses[:active] += self.rows.gradient(active, x, y)
+            gradient = self.rows.G[:active]
+            if squares is not None:
+                squares[:active].addcmul_(gradient, gradient)
+            step.take(self.W[:active], gradient, eta)
         self._finish()
-
-    def _separately(self, step: Step, active: int, x: Tensor, y: Tensor, squares: Tensor | None) -> None:
-        """A step whose gradient is needed by itself."""
-        self.losses[:active] += self.rows.gradient(active, x, y)
-        gradient = self.rows.G[:active]
-        if squares is not None:
-            squares[:active].addcmul_(gradient, gradient)
-        if step.explicit:
-            step.pull(self.W[:active])
-        self.W[:active].sub_(step.direction(gradient), alpha=self.settings.eta)
 
     def gradients(self, *shadows: Rows) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.

@@ -16,9 +16,9 @@ class Step:
     are then as long as it is. An ``explicit`` step pulls where it begins: w ← keep ⊙ w + shift − η(g + drift).
 
     >>> w = torch.tensor([[1.0, 2.0]])
-    >>> Step(keep=torch.tensor([0.5, 1.0]), shift=torch.tensor([1.0, 0.0])).pull(w)
+    >>> Step(keep=torch.tensor([0.5, 1.0]), shift=torch.tensor([1.0, 0.0])).take(w, torch.ones(1, 2), eta=0.5)
     >>> w
-    tensor([[1.5000, 2.0000]])
+    tensor([[1.2500, 1.5000]])
     """
 
     drift: Tensor | None = None
@@ -52,11 +52,15 @@ class Step:
         else:
             w[:, self.index] = torch.addcmul(shift, w[:, self.index], keep)
 
-    def direction(self, gradient: Tensor) -> Tensor:
-        """The drift-corrected gradient g + drift of the first rows."""
-        if self.drift is None:
-            return gradient
-        return gradient + (self.drift[: len(gradient)] if self.drift.dim() == 2 else self.drift)
+    def take(self, w: Tensor, gradient: Tensor, eta: float) -> None:
+        """Move the first rows ``w`` (A, n) by one step along their ``gradient``, in place."""
+        if self.explicit:
+            self.pull(w)
+        if self.drift is not None:
+            gradient = gradient + (self.drift[: len(w)] if self.drift.dim() == 2 else self.drift)
+        w.sub_(gradient, alpha=eta)
+        if not self.explicit:
+            self.pull(w)
 
 
 PLAIN = Step()

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from quadratics import Play, Quadratics
+from quadratics import Quadratics, Simulation
 
 from efl import EFL, FedAvg, Fleet, train
 from efl.algorithms import APFL, STC, VRLSGD, FedAMP, FedCurv, FedGATE, FedNova, Mime, Scaffold
@@ -19,7 +19,7 @@ MANY = Quadratics(
 
 @cache
 def settled(algorithm, rounds=150):
-    return Play(algorithm, MANY, eta=0.05, local_steps=5).play(rounds)
+    return Simulation(algorithm, MANY, eta=0.05, local_steps=5).run(rounds)
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedNova(), Mime(correction=False)])
@@ -47,26 +47,26 @@ def test_corrected_steps_reach_the_optimum(algorithm):
 
 @pytest.mark.parametrize("algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte")], ids=str)
 def test_they_reach_it_though_replies_are_lost(algorithm):
-    play = Play(algorithm, MANY, eta=0.05, local_steps=5)
+    sim = Simulation(algorithm, MANY, eta=0.05, local_steps=5)
     for round_ in range(50):
-        play.play(lost=[round_ % 4] if round_ % 3 == 0 else [])
-    play.play(150)
-    assert torch.dist(torch.tensor(play.w), MANY.optimum) < 1e-3
+        sim.run(lost=[round_ % 4] if round_ % 3 == 0 else [])
+    sim.run(150)
+    assert torch.dist(torch.tensor(sim.w), MANY.optimum) < 1e-3
 
 
 @pytest.mark.parametrize("algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte")], ids=str)
 def test_they_reach_it_though_only_half_of_the_clients_take_part(algorithm):
-    play, rng = Play(algorithm, MANY, eta=0.02, local_steps=5), np.random.default_rng(0)
+    sim, rng = Simulation(algorithm, MANY, eta=0.02, local_steps=5), np.random.default_rng(0)
     for _ in range(600):
-        play.play(absent=rng.choice(4, 2, replace=False).tolist())
-    assert torch.dist(torch.tensor(play.w), MANY.optimum) < 1e-3
+        sim.run(absent=rng.choice(4, 2, replace=False).tolist())
+    assert torch.dist(torch.tensor(sim.w), MANY.optimum) < 1e-3
 
 
 @pytest.mark.parametrize("algorithm", [APFL(), APFL(adaptive=False), FedAMP()], ids=str)
 def test_every_client_has_a_better_model_of_its_own(algorithm):
-    play = settled(algorithm)
-    own = MANY.losses(torch.stack([play.own[client] for client in range(MANY.clients)]))
-    assert (own < MANY.losses(torch.tensor(play.w))).all()
+    sim = settled(algorithm)
+    own = MANY.losses(torch.stack([sim.own[client] for client in range(MANY.clients)]))
+    assert (own < MANY.losses(torch.tensor(sim.w))).all()
     if algorithm != APFL():  # and better than a few local steps would make the global one
         plain = settled(FedAvg())
         tuned = MANY.losses(torch.stack([plain.own[client] for client in range(MANY.clients)]))
@@ -93,7 +93,7 @@ def test_fedcurv_is_efl_without_compression_and_reweighting(digits):
         step="explicit",
         fisher="empirical",
         participation="self-normalised",
-        response_rates=False,
+        answer_rates=False,
     )
     vectors = []
     for algorithm in (efl, FedCurv(curvature=0.25, own="include")):

@@ -5,9 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from efl.algorithms.components.elastic import ElasticField, ElasticStep, RunningFisher, completion_scale
+from efl.algorithms.components.elastic import ElasticField, completion_scale, elastic_step
 from efl.algorithms.components.reduction import averaged_increment, averaged_model
-from efl.algorithms.compression.ternary import LONG, largest, sparsify_ternary, subtract
+from efl.algorithms.compression.error_feedback import _left
+from efl.algorithms.compression.ternary import LONG, largest, sparsify_ternary
+from efl.training.observers import SquaredGradients
 from efl.wire import Dense, Layout
 
 
@@ -30,7 +32,7 @@ def test_st_by_hand():
 def test_sent_and_left_make_what_was_there(seed, density, rows, cut):
     matrix = torch.randn(rows, 60, generator=torch.Generator().manual_seed(seed))
     sent = sparsify_ternary(matrix, density, Layout(((cut,), (60 - cut,))), whole=False)
-    left = subtract(matrix.clone(), sent)
+    left = _left(matrix.clone(), sent)
     assert torch.allclose(dense(sent) + left, matrix, atol=1e-6)
     for row, update in enumerate(sent):
         for a, b in ((0, cut), (cut, 60)):
@@ -95,26 +97,24 @@ def field(n=5):
 def test_implicit_step_by_hand():
     """w = 1, g = 2, η = 0.1, λ = 5, U = 4, c = 0.5: (1 − 0.2 + 0.1·5·4·0.5) / (1 + 0.1·5·4) = 1.8 / 3."""
     w = torch.tensor([[1.0]])
-    ElasticStep(ElasticField(None, torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "implicit")(
-        w, torch.tensor([[2.0]])
-    )
+    pull = ElasticField(None, torch.tensor([4.0]), torch.tensor([0.5]))
+    elastic_step(pull, 0.1, 5.0, "implicit").take(w, torch.tensor([[2.0]]), 0.1)
     assert torch.allclose(w, torch.tensor([[0.6]]))
 
 
 def test_explicit_step_by_hand():
     """The same: 1 − 0.1·(2 + 5·(4·1 − 4·0.5)) = −0.2."""
     w = torch.tensor([[1.0]])
-    ElasticStep(ElasticField(None, torch.tensor([4.0]), torch.tensor([0.5])), 0.1, 5.0, "explicit")(
-        w, torch.tensor([[2.0]])
-    )
+    pull = ElasticField(None, torch.tensor([4.0]), torch.tensor([0.5]))
+    elastic_step(pull, 0.1, 5.0, "explicit").take(w, torch.tensor([[2.0]]), 0.1)
     assert torch.allclose(w, torch.tensor([[-0.2]]))
 
 
 def test_implicit_step_is_stable_where_the_explicit_one_is_not():
     w_implicit, w_explicit = torch.ones(1, 5), torch.ones(1, 5)
     for _ in range(100):
-        ElasticStep(field(), 0.1, 10.0, "implicit")(w_implicit, torch.zeros(1, 5))
-        ElasticStep(field(), 0.1, 10.0, "explicit")(w_explicit, torch.zeros(1, 5))
+        elastic_step(field(), 0.1, 10.0, "implicit").take(w_implicit, torch.zeros(1, 5), 0.1)
+        elastic_step(field(), 0.1, 10.0, "explicit").take(w_explicit, torch.zeros(1, 5), 0.1)
     assert (w_implicit.abs() <= 1).all()
     assert not torch.isfinite(w_explicit).all() or w_explicit.abs().max() > 1e6
 
@@ -133,10 +133,10 @@ def test_scaled_displacement_of_any_s_is_that_of_all_steps(local_steps, elastici
     gradient, start = torch.randn(1, 5, generator=generator).double(), torch.randn(1, 5, generator=generator).double()
     stable = field().fisher.double().clamp(max=0.9 / (eta * elasticity) if kind == "explicit" and elasticity else 1e9)
     pulls = ElasticField(None, stable, field().anchor.double()) if elasticity else None
-    step = ElasticStep(pulls, eta, elasticity, kind)
+    step = elastic_step(pulls, eta, elasticity, kind)
     w, moved = start.clone(), []
     for _ in range(local_steps):
-        step(w, gradient)
+        step.take(w, gradient, eta)
         moved.append(w - start)
     scale = completion_scale(pulls, eta, elasticity, torch.arange(1, local_steps + 1), local_steps, 5, kind)
     for done, displacement in enumerate(moved):
@@ -173,8 +173,8 @@ def test_a_sparse_field_pulls_like_a_dense_one_that_is_zero_elsewhere(kind):
     dense = ElasticField(None, torch.tensor([0, 2, 0, 0, 0.5, 0]), torch.tensor([0, 1.0, 0, 0, -1, 0]))
     w, gradient = torch.randn(2, 6), torch.randn(2, 6)
     one, other = w.clone(), w.clone()
-    ElasticStep(sparse, 0.1, 3.0, kind)(one, gradient)
-    ElasticStep(dense, 0.1, 3.0, kind)(other, gradient)
+    elastic_step(sparse, 0.1, 3.0, kind).take(one, gradient, 0.1)
+    elastic_step(dense, 0.1, 3.0, kind).take(other, gradient, 0.1)
     assert torch.allclose(one, other)
     steps = torch.tensor([3, 10])
     scales = [completion_scale(f, 0.1, 3.0, steps, 10, 6) for f in (sparse, dense)]
@@ -183,7 +183,7 @@ def test_a_sparse_field_pulls_like_a_dense_one_that_is_zero_elsewhere(kind):
 
 def test_running_fisher_by_hand():
     """B · (1² + 3²) / 2 for the row seen twice, B · 2² for the one seen once."""
-    fisher = RunningFisher(torch.zeros(2, 1), batch_size=10)
+    fisher = SquaredGradients(torch.zeros(2, 1), batch_size=10)
     assert [step for step in range(9) if fisher.watches(step)] == [0, 4, 8]
     fisher.squares += torch.tensor([[1.0 + 9.0], [4.0]])
     assert fisher.mean(torch.tensor([5, 4])).tolist() == [[50.0], [40.0]]
@@ -192,5 +192,5 @@ def test_running_fisher_by_hand():
 def test_running_fisher_on_another_device_than_the_steps():
     """Steps are known on the CPU; a fake tensor of another device refuses to meet them."""
     with FakeTensorMode():
-        fisher = RunningFisher(torch.zeros(2, 3, device="cuda"), batch_size=5)
+        fisher = SquaredGradients(torch.zeros(2, 3, device="cuda"), batch_size=5)
         assert fisher.mean(torch.tensor([4, 2])).device.type == "cpu"
