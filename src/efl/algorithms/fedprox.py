@@ -23,7 +23,7 @@ class FedProx(FedAvg):
 
     @property
     def uses_incomplete(self) -> bool:
-        """Partial work counts unless told otherwise."""
+        """Partial work counts, unless it is to be dropped."""
         return self.incomplete == "use"
 
     def local_step(self, work: LocalWork) -> Step:

@@ -97,7 +97,7 @@ def run_round(
     steps: Mapping[int, int] | None = None,
     lost: Collection[int] = (),
 ) -> Round:
-    """Play one round; nothing is changed in place.
+    """Run one round; nothing is changed in place.
 
     Args:
         algorithm: Any, chained or not.
@@ -116,8 +116,8 @@ def run_round(
         >>> federation = efl.load("digits", clients=4, partition="iid")
         >>> clients = Clients.of(federation, nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
         >>> server = ServerState(torch.zeros(650))
-        >>> played = run_round(efl.FedAvg(), server, clients, clients.settings)
-        >>> len(played.updates), bool(played.server.w.any())
+        >>> result = run_round(efl.FedAvg(), server, clients, clients.settings)
+        >>> len(result.updates), bool(result.server.w.any())
         (4, True)
     """
     able = dict.fromkeys(range(len(clients.samples)), settings.local_steps) if steps is None else steps

@@ -61,7 +61,7 @@ def start_well(lstm: nn.LSTM) -> None:
 
 @NETWORKS.register("char_lstm")
 def char_lstm(task: Task) -> nn.Module:
-    """For text whose next characters are to be told."""
+    """For text whose next characters are to be predicted."""
     return CharLSTM(task.tokens("char_lstm"), task.classes)
 
 

@@ -34,7 +34,7 @@ class _Wholes(_Numbers):
 
 
 def address_of(tensor: Tensor, *kinds: torch.dtype) -> int:
-    """Where a tensor's numbers lie, one after the other; `ValueError` if they are of another kind, or elsewhere."""
+    """Where a tensor's numbers lie; `ValueError` if they are of another kind, on another device or not contiguous."""
     if tensor.dtype not in kinds or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"compiled code needs contiguous {kinds[0]} on the CPU, not {tensor.dtype} on {tensor.device}")
     return tensor.data_ptr()

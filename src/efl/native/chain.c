@@ -188,7 +188,7 @@ static float cross_entropy(
     return loss * share;
 }
 
-/* A linear layer and what follows it: x where x > 0, slope · x elsewhere. Where its tensors lie; bias −1: none. */
+/* A linear layer and what follows it: x where x > 0, slope · x otherwise. Where its tensors lie; bias −1: none. */
 typedef struct {
     int64_t inputs, outputs, weight, bias;
     float slope;

@@ -1,7 +1,7 @@
 #include "samples.h"
 
 #define AHEAD 4 /* samples */
-#define LINE 64 /* bytes that memory hands over at once */
+#define LINE 64 /* bytes that memory delivers at once */
 
 int32_t efl_exist(const Source *source, const int64_t *chosen, int64_t count) {
     for (int64_t i = 0; i < count; i++)

@@ -156,7 +156,7 @@ def prepare(
     experiment = experiment.with_values(model={"name": name})
     model = FlatModel(module, device_named(experiment.engine.device))
     _try_out(model, federation, experiment.training.batch_size)
-    backend = select_backend(model, federation, experiment.training.batch_size, compile=experiment.engine.compile)
+    backend = select_backend(model, federation, experiment.training.batch_size, native=experiment.engine.compile)
     return Setup(experiment, federation, backend, algorithm, fleet)
 
 

@@ -25,7 +25,7 @@ def exact_fisher(
     """U (C, n) at ``rows.W`` from samples x (C, S, …), weighted (C, S); weights of a row sum to one.
 
     ``labels="data"`` is the empirical Fisher, ``labels="model"`` the true one, with labels drawn from the
-    model's own answers, one seed a row.
+    model's own outputs, one seed per row.
     """
     x, y, weights = (tensor.to(rows.model.device) for tensor in (x, y, weights))
     if labels == "model":

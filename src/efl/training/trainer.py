@@ -1,4 +1,4 @@
-"""Local work made ready: the rows, mini-batches and samples of some clients in one round; and answers to samples."""
+"""Local work made ready: the rows, mini-batches and samples of some clients in one round; and its evaluation."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ class Trainer:
         return torch_seed(self.seed, Purpose.LAYERS, round_, client)
 
     def correct(self, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How right the model's answer to each sample is: 0 or 1, for a sequence the share of its positions."""
+        """Whether the model predicts each sample: 0 or 1, for a sequence the share of its positions."""
         pool, source = self.federation, self.federation.source() if isinstance(self.backend, Native) else None
         if isinstance(self.backend, Native) and source is not None:
             chosen = torch.from_numpy(samples)
-            return (self.backend.compiled.answers(w, source, chosen) == pool.labels_of(chosen)).double().numpy()
+            return (self.backend.compiled.predict(w, source, chosen) == pool.labels_of(chosen)).double().numpy()
         pieces: list[NDArray[np.float64]] = []
         for start in range(0, len(samples), SAMPLES_AT_ONCE):
             x, y = pool.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
-            answers = self.model.outputs(w, buffers, x).argmax(-1)
-            pieces.append((answers == y).double().view(len(y), -1).mean(1).numpy())
+            predicted = self.model.outputs(w, buffers, x).argmax(-1)
+            pieces.append((predicted == y).double().view(len(y), -1).mean(1).numpy())
         return np.concatenate(pieces)

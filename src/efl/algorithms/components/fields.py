@@ -2,7 +2,7 @@
 
 A field is a Fisher diagonal u and the anchor c it pulls to, c sent as its displacement from a model both sides have. In
 full it is 64 bit per parameter. In short it is a factored form of u (its rows and columns), which the codec goes by,
-and u and c − w at the few coordinates where u·|c − w|, the pull, is largest; elsewhere nothing pulls. docs/wire.md has
+and u and c − w at the few coordinates where u·|c − w|, the pull, is largest. docs/wire.md has
 what that costs in accuracy: nothing that could be measured.
 """
 

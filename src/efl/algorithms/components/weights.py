@@ -1,6 +1,6 @@
 """Aggregation coefficients: how much each contribution counts.
 
-With π_k the probability that client k contributes in a round (being asked × answering), Σ_k (p^k/π_k) x_k over those
+With π_k the probability that client k contributes in a round (being sampled × replying), Σ_k (p^k/π_k) x_k over those
 who contributed has the expectation Σ_k p^k x_k of full participation: E[p_τ^k s_τ^k]/p^k is then the same for all k,
 and the bias term of Theorem 1 vanishes.
 """

@@ -74,7 +74,7 @@ class BatchedRows(Rows):
         return result
 
     def outputs(self, x: Tensor, weights: Tensor) -> Tensor:
-        """What the models answer to samples that have a positive weight; zero for the others."""
+        """The models' outputs for samples that have a positive weight; zero for the others."""
         outputs = torch.zeros(*x.shape[:2], self.chain.outputs, device=x.device)
         for rows, filled in rows_by_count(weights):
             passed = self.chain.forward(self._named(self.W[rows]), x[rows, :filled])
@@ -117,6 +117,6 @@ def rows_by_count(weights: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 
 def _chosen(y: Tensor, classes: int, share: float) -> Tensor:
-    """−share at the label, zero elsewhere (…, classes, B): the loss's derivative by logarithms of probabilities."""
+    """−share at the label, zero at others (…, classes, B): the loss's derivative by logarithms of probabilities."""
     chosen = torch.zeros(*y.shape[:-1], classes, y.shape[-1], device=y.device)
     return chosen.scatter_(-2, y.unsqueeze(-2), -share)

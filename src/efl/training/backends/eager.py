@@ -55,7 +55,7 @@ class EagerRows(Rows):
         return result
 
     def outputs(self, x: Tensor, weights: Tensor) -> Tensor:
-        """What the models answer to samples x (C, S, …)."""
+        """The models' outputs for samples x (C, S, …)."""
         return torch.stack([self.use(row, training=False)(x[row]) for row in range(len(x))])
 
     def use(self, row: int, *, training: bool) -> nn.Module:

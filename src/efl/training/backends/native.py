@@ -23,7 +23,7 @@ from efl.training.step import PLAIN, Step
 
 MOST_LAYERS = 63  # one less than in native/chain.c
 LANES = 16  # of a vector, at most
-ANSWERED_AT_ONCE = 20  # samples, which stay in the cache
+PREDICTED_AT_ONCE = 20  # samples, which stay in the cache
 UNINTERRUPTED = 4 * 10**9  # multiplications of compiled code, after which a Ctrl-C is heard: a few tenths of a second
 
 
@@ -94,15 +94,15 @@ class CompiledChain:
             raise IndexError("a label is not among the classes")
         return to
 
-    def answers(self, w: Tensor, source: Source, chosen: Tensor) -> Tensor:
+    def predict(self, w: Tensor, source: Source, chosen: Tensor) -> Tensor:
         """The class that the model ``w`` (n,) takes each of the ``chosen`` samples (S,) for."""
         self.check(1, w[None])
         self.check_features(source)
-        answers, chosen = torch.empty(len(chosen), dtype=torch.int64), chosen.contiguous()
-        given = (ctypes.byref(source), chosen, len(chosen), w, answers, self.scratch(ANSWERED_AT_ONCE))
-        if self.loops.answers(self.layers, len(self.layers), ANSWERED_AT_ONCE, *given):
+        predicted, chosen = torch.empty(len(chosen), dtype=torch.int64), chosen.contiguous()
+        given = (ctypes.byref(source), chosen, len(chosen), w, predicted, self.scratch(PREDICTED_AT_ONCE))
+        if self.loops.answers(self.layers, len(self.layers), PREDICTED_AT_ONCE, *given):
             raise IndexError("a sample does not exist")
-        return answers
+        return predicted
 
     def check(self, models: int, *matrices: Tensor | None) -> None:
         """Raise `ValueError` unless the matrices have a row for every model."""

@@ -65,7 +65,7 @@ class Rows(ABC):
 
     @abstractmethod
     def outputs(self, x: Tensor, weights: Tensor) -> Tensor:
-        """What the models answer to samples x (C, S, …) that have a positive weight, in evaluation mode."""
+        """The models' outputs for samples x (C, S, …) that have a positive weight, in evaluation mode."""
 
 
 def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:

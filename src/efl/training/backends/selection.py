@@ -97,7 +97,7 @@ class Native(Batched):
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
 
 
-def select_backend(model: FlatModel, federation: Federation, batch_size: int, *, compile: bool = True) -> Backend:  # noqa: A002
+def select_backend(model: FlatModel, federation: Federation, batch_size: int, *, native: bool = True) -> Backend:
     """The quickest backend that supports the model and the data, tried on a mini-batch of them.
 
     The only client of a federation shares with nobody: PyTorch's own arithmetic makes its training plain SGD.
@@ -106,7 +106,7 @@ def select_backend(model: FlatModel, federation: Federation, batch_size: int, *,
     x, y = federation.batch(torch.arange(batch_size) % len(federation.x))
     if chain is None or not (batched := Batched(model, chain)).supports(x, y):
         return Eager(model)
-    if not compile or model.n * batch_size > WORTH_COMPILING:
+    if not native or model.n * batch_size > WORTH_COMPILING:
         return batched
     try:
         compiled = CompiledChain.of(chain, model)
@@ -115,11 +115,11 @@ def select_backend(model: FlatModel, federation: Federation, batch_size: int, *,
         return batched
     if compiled is None:
         return batched
-    native = Native(model, chain, compiled)
-    if not native.supports(x, y):
+    backend = Native(model, chain, compiled)
+    if not backend.supports(x, y):
         _warn_not_compiled("compiled code finds other numbers than PyTorch")
         return batched
-    return native
+    return backend
 
 
 @cache
