@@ -16,7 +16,7 @@ from typing import Literal
 from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context
-from efl.wire.limits import MOST_BROADCASTS, dense_bytes
+from efl.wire.limits import dense_bytes, most_broadcasts
 from efl.wire.merged import most_merged, pack_merged, unpack_merged
 from efl.wire.payloads import Payload, Ternary, decode, encode, kind_of
 
@@ -43,7 +43,8 @@ class BroadcastLog:
         if absolute:
             return BroadcastLog(self.version, (blob,))
         log = replace(self, blobs=(*self.blobs, blob))
-        while log.blobs and (sum(map(len, log.blobs)) > model_bytes or len(log.blobs) > MOST_BROADCASTS):
+        most = most_broadcasts(model_bytes // 4)
+        while log.blobs and (sum(map(len, log.blobs)) > model_bytes or len(log.blobs) > most):
             log = BroadcastLog(log.base + 1, log.blobs[1:])
         return log
 
@@ -177,8 +178,8 @@ def received(how: str, blobs: Sequence[bytes], context: Context) -> Changes:
         WireError: ``blobs`` are anything else; also raised while going through the changes.
     """
     layout = context.layout
-    if sum(map(len, blobs)) > dense_bytes(layout.n):
-        raise WireError("broadcasts that are longer than the model")
+    if sum(map(len, blobs)) > dense_bytes(layout.n) or len(blobs) > most_broadcasts(layout.n):
+        raise WireError("broadcasts that are longer than the model, or too many")
     if how not in ("each", "merged", "model") or (how != "each" and len(blobs) != 1):
         raise WireError(f"{len(blobs)} payloads are no {how} update")
     if how == "merged":

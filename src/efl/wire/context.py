@@ -38,6 +38,11 @@ class Context:
         return self.field.order if number and self.field is not None else self._by_tensor
 
     @cached_property
+    def bounds(self) -> dict[int, Positions]:
+        """Class bounds by the number of a scheme, as far as they were needed."""
+        return {}
+
+    @cached_property
     def _by_tensor(self) -> CoordinateOrder:
         return ByTensor(self.layout)
 
@@ -77,7 +82,9 @@ def scheme(code: int, context: Context) -> tuple[CoordinateOrder, Positions]:
     if number not in context.orders:
         raise WireError("coded by a field that this side does not have")
     order = context.order(number)
-    return order, merged_bounds(order.bounds, level)
+    if code not in context.bounds:
+        context.bounds[code] = merged_bounds(order.bounds, level)
+    return order, context.bounds[code]
 
 
 def merged_bounds(bounds: Positions, level: int) -> Positions:

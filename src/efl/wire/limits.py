@@ -18,7 +18,7 @@ MOST_PARTS = 16
 MOST_METRICS = 64
 LONGEST_NAME = 64  # characters of a part's or a metric's name
 LONGEST_TEXT = 1024  # bytes of any text in a header
-MOST_BROADCASTS = 10_000  # in one catch-up; a server that keeps more sends the whole model
+MOST_BROADCASTS = 10_000  # in one catch-up, however large the model
 BUFFERS = "buffers"  # the part with BatchNorm statistics and the like, which is as long as they are
 _ANY_LENGTH = 2**40
 
@@ -31,6 +31,7 @@ class Limits:
         payload: Bytes of one encoded payload.
         buffers: Bytes of the part with the model's float buffers.
         catch_up: Bytes of all broadcasts of a request together.
+        broadcasts: How many there may be.
         names: The parts a message may have; None for any.
 
     Example:
@@ -41,6 +42,7 @@ class Limits:
     payload: int = _ANY_LENGTH
     buffers: int = _ANY_LENGTH
     catch_up: int = _ANY_LENGTH
+    broadcasts: int = MOST_BROADCASTS
     names: frozenset[str] | None = None
 
     @classmethod
@@ -57,11 +59,19 @@ class Limits:
         """
         dense = dense_bytes(layout.n)
         expected = None if names is None else frozenset(names) | ({BUFFERS} if buffers else set())
-        return cls(largest_payload(layout), dense_bytes(buffers), dense, expected)
+        return cls(largest_payload(layout), dense_bytes(buffers), dense, most_broadcasts(layout.n), expected)
 
     def part(self, name: str) -> int:
         """The most bytes of a part."""
         return self.buffers if name == BUFFERS else self.payload
+
+
+def most_broadcasts(n: int) -> int:
+    """How many broadcasts one request may bring, for a model of n parameters; a client further behind gets the model.
+
+    Each takes some time, however short it is, and all of them no more than a few times what the model takes.
+    """
+    return min(MOST_BROADCASTS, max(500, n // 400))
 
 
 def dense_bytes(n: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context, cheapest_order, scheme
+from efl.wire.coordinate_order import chunks
 from efl.wire.limits import MOST_BROADCASTS
 from efl.wire.payloads.ternary import Ternary, read_scales
 from efl.wire.positions import pack_places, unpack_places
@@ -56,7 +57,9 @@ def _increments(reader: Reader, count: int, number: int, context: Context) -> It
             scales = read_scales(reader, context, one=bool(reader.byte()))
             ranks = unpack_places(reader, within)
             signs = np.unpackbits(reader.array(-(-len(ranks) // 8)), count=len(ranks))
-            yield Ternary(context.layout, union[ranks], signs.view(np.bool_), scales)
+            for piece in chunks(len(ranks)):  # in place: they may be as long as the vector
+                ranks[piece] = union[ranks[piece]]
+            yield Ternary(context.layout, ranks, signs.view(np.bool_), scales)
         reader.end()
     except WireError:
         raise
@@ -66,4 +69,4 @@ def _increments(reader: Reader, count: int, number: int, context: Context) -> It
 
 def most_merged(layout: Layout) -> int:
     """The most increments that are merged; honest ones are not so short that more would pay."""
-    return min(MOST_BROADCASTS, max(64, layout.n // 250))
+    return min(MOST_BROADCASTS, max(64, layout.n // 500))

@@ -74,6 +74,7 @@ class Message:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
         reader = Reader(blob)
         (length,) = _LENGTH.unpack(reader.bytes(_LENGTH.size))
+        most_log = min(most_log, limits.broadcasts)
         if length > LONGEST_HEADER + LONGEST_LENGTH * most_log:
             raise WireError(f"a header of {length} bytes")
         version, kind, header, parts, log = _unpacked(opened(reader.bytes(length + CHECKSUM)), most_log)

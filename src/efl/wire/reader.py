@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +16,7 @@ from efl.errors import WireError
 
 Buffer = bytes | memoryview
 LONGEST_VARINT = 9
+_FLOAT = struct.Struct("<f")
 CHECKSUM = 4  # bytes
 
 
@@ -46,6 +49,11 @@ class Reader:
 
     def scales(self, count: int) -> NDArray[np.float32]:
         """The next ``count`` float32, none of them negative."""
+        if count == 1:  # most increments have one: NumPy's checks would take longer than the rest of reading it
+            (scale,) = _FLOAT.unpack(self._next(_FLOAT.size))
+            if not 0 <= scale < math.inf:
+                raise WireError("a scale is negative or not finite")
+            return np.array([scale], dtype=np.float32)
         scales = self.floats(count)
         if not (scales >= 0).all():
             raise WireError("a scale is negative")
@@ -53,21 +61,27 @@ class Reader:
 
     def byte(self) -> int:
         """The next byte."""
-        return self.bytes(1)[0]
+        return self._next(1)[0]
 
     def varints(self, count: int) -> list[int]:
         """The next ``count`` whole numbers: seven bits a byte, low ones first, the eighth says that more follow."""
         numbers: list[int] = []
+        data, at, end = self.data, self.at, len(self.data)
         for _ in range(count):
-            number = 0
-            for place in range(LONGEST_VARINT):
-                byte = self.byte()
-                number |= (byte & 127) << (7 * place)
+            number = shift = 0
+            while True:
+                if at == end:
+                    raise WireError("the payload ends too early")
+                byte = data[at]
+                at += 1
+                number |= (byte & 127) << shift
                 if byte < 128:
                     break
-            else:
-                raise WireError("a whole number is too long")
+                shift += 7
+                if shift == 7 * LONGEST_VARINT:
+                    raise WireError("a whole number is too long")
             numbers.append(number)
+        self.at = at
         return numbers
 
     def inflated(self, length: int, expected: int) -> NDArray[np.uint8]:

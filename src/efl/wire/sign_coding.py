@@ -55,7 +55,7 @@ def pack_signs(positive: Signs, positions: Whole, layout: Layout) -> tuple[bool,
 def unpack_signs(reader: Reader, by_row: bool, positions: Whole, layout: Layout) -> Signs:
     """The signs at increasing ``positions``."""
     if not by_row:
-        return np.unpackbits(reader.array(-(-len(positions) // 8)), count=len(positions)).astype(bool)
+        return np.unpackbits(reader.array(-(-len(positions) // 8)), count=len(positions)).view(np.bool_)
     counts = _row_counts(positions, layout)
     rows = np.flatnonzero(counts >= WORTH_MODELLING)
     (length,) = reader.varints(1)
