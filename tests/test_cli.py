@@ -239,7 +239,7 @@ def test_data_prepare_list_and_show(efl, tmp_path):
     assert "efl data prepare emnist --from DIR" in out
     code, out, _ = efl("data", "show", "mnist", "--clients=5", "--partition=classes:4", "--data-dir=data")
     assert code == 0
-    assert "classes a client" in out
+    assert "classes per client" in out
     assert (tmp_path / "mnist-classes-4.png").read_bytes().startswith(b"\x89PNG")
     run = ["run", *SMALL, "--set=federation.dataset=mnist", "--set=federation.clients=5", "--out=out", "-q"]
     code, _, _ = efl(*run, "--set=federation.partition=iid", "--set=federation.data_dir=data")

@@ -9,7 +9,7 @@ from torch import nn
 
 import efl
 from efl.config import parse
-from efl.processes import processors, quick_arithmetic
+from efl.processes import processors, single_threaded
 from efl.runs.setup import prepare
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     reliable = efl.Fleet(stragglers=0.0, inactive=0.0)
     setup = prepare(parse(table), federation, nn.Sequential(*network(name)), efl.FedAvg(), reliable)
     coordinator, host = setup.assemble()
-    with closing(host), quick_arithmetic():
+    with closing(host), single_threaded():
         report(coordinator.play, rounds)
 
 

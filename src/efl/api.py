@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,10 +72,11 @@ def run(
 ) -> Result:
     """Run an experiment, leaving its files in ``out``; the user's own objects take the place of what it names."""
     setup = prepare(experiment, federation, module, algorithm, fleet)
-    _follow_if_not_leading(setup)
-    told = trackers(setup.experiment.track, out)
+    if rank() != LEADER:
+        return _served(setup)
+    tracked = trackers(setup.experiment.track, out)
     directory = None if out is None else RunDirectory.create(out, setup.experiment)
-    return Run(setup, directory, [*observers, *told]).execute()
+    return Run(setup, directory, [*observers, *tracked]).execute()
 
 
 def resume(
@@ -99,12 +99,12 @@ def resume(
     if plugins:
         experiment = experiment.with_plugins(plugins)
     setup = prepare(experiment, federation, model, algorithm, fleet)
-    _follow_if_not_leading(setup)
+    if rank() != LEADER:
+        return _served(setup)
     return Run(setup, where, [*observers, *trackers(setup.experiment.track, where.path)]).execute()
 
 
-def _follow_if_not_leading(setup: Setup) -> None:
-    """Under torchrun, only rank 0 leads a run and has its result; the other ranks help, and end with it."""
-    if rank() != LEADER:
-        setup.follow()
-        sys.exit(0)
+def _served(setup: Setup) -> Result:
+    """Under torchrun, only rank 0 leads a run; work for it until it is over. What comes back is empty."""
+    setup.follow()
+    return Result({}, [], setup.model.module, None)

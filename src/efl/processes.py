@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,34 +31,54 @@ def processors() -> int:
 
 
 @contextmanager
-def quick_arithmetic() -> Iterator[None]:
-    """What `set_up_process` does, with threads and small numbers as they were at the end."""
+def single_threaded() -> Iterator[None]:
+    """Within, PyTorch computes on one thread and takes numbers below 1e-38 as zero, in the calling thread alone.
+
+    Small operations on a busy machine are many times slower on several threads than on one, and so is arithmetic on
+    such tiny numbers, which squared gradients are full of. Both settings belong to a thread, so runs in several threads
+    do not disturb each other; afterwards they are as they were found.
+    """
     import torch
 
-    before = torch.get_num_threads()
-    set_up_process()
+    threads, flushed = torch.get_num_threads(), _flushes_denormals()
+    _compute_on_one_thread()
+    if threads > 1:  # the setting is also what new threads start with: put that back from a thread of its own
+        helper = threading.Thread(target=torch.set_num_threads, args=(threads,))
+        helper.start()
+        helper.join()
     try:
         yield
     finally:
-        torch.set_flush_denormal(False)
-        torch.set_num_threads(before)
+        torch.set_flush_denormal(flushed)
+        torch.set_num_threads(threads)
 
 
-def set_up_process() -> None:
-    """One thread, numbers below 1e-38 taken as zero, and freed memory kept.
+def set_up_worker() -> None:
+    """For a process that does nothing but our work: the same for good, and freed memory kept."""
+    _compute_on_one_thread()
+    keep_freed_memory()
 
-    Small operations on a busy machine are many times slower on several threads than on one, and so is arithmetic on
-    such tiny numbers, which squared gradients are full of. Memory given back to the system is fetched again a moment
-    later, page by page, which takes as long as the arithmetic done in it.
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory it frees, for good; for processes of ours alone.
+
+    Memory given back to the system is fetched again a moment later, page by page, which takes as long as the arithmetic
+    done in it.
     """
+    mallopt = getattr(_C, "mallopt", None)  # glibc's
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _NEVER)
+        mallopt(_TRIM_THRESHOLD, _NEVER)
+
+
+def _compute_on_one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    if sys.platform == "linux":
-        try:
-            mallopt = ctypes.CDLL(None).mallopt
-        except (AttributeError, OSError):
-            return  # another C library than glibc
-        mallopt(_MMAP_THRESHOLD, _NEVER)
-        mallopt(_TRIM_THRESHOLD, _NEVER)
+
+
+def _flushes_denormals() -> bool:
+    """Whether this thread takes numbers below the smallest normal one as zero; nothing but arithmetic can tell."""
+    smallest = sys.float_info.min
+    return smallest / 2 == 0.0

@@ -15,7 +15,7 @@ from efl.bench.fixtures import coordinator_of, quickest
 from efl.bench.speed import images
 from efl.federation import Federation, load
 from efl.models import FlatModel, Task, build
-from efl.processes import quick_arithmetic
+from efl.processes import single_threaded
 from efl.training.backends.selection import select_backend
 from efl.training.fisher import exact_fisher
 
@@ -60,7 +60,7 @@ def fisher_prices() -> Iterator[str]:
         two = Federation.from_clients([(x[0], y[0])] * 2)
         rows = select_backend(model, two, 2).rows(model.w, 1)
         weights = torch.full((1, SAMPLES), 1 / SAMPLES)
-        with quick_arithmetic():
+        with single_threaded():
             step, _ = quickest(partial(rows.descend, 1, x, y, 1e-6))
             fisher, _ = quickest(partial(exact_fisher, rows, x, y, weights))
         yield f"exact Fisher over {SAMPLES} samples, {network}: {fisher / step:.2f} training steps"
@@ -79,7 +79,7 @@ def ratios(
     """Medians over rounds, in which each algorithm goes first in its turn."""
     coordinators = {name: coordinator_of(name, federation, network) for name in names}
     times: list[dict[str, float]] = []
-    with quick_arithmetic():
+    with single_threaded():
         for round_ in range(warm_up + repeats):
             turn = round_ % len(names)
             spent: dict[str, float] = {}

@@ -17,7 +17,7 @@ import torch
 
 from efl.bench.fixtures import setup_of
 from efl.federation import Federation
-from efl.processes import quick_arithmetic
+from efl.processes import single_threaded
 
 WARM_UP = 2
 POOL, TRAIN, TEST = 20_000, 40, 4  # samples in all, and of a client; clients share them
@@ -72,7 +72,7 @@ def point(clients: int, cohort: int, network: str, workers: int, rounds: int) ->
     federation = many_clients(clients)
     setup = setup_of("efl", federation, network, {"cohort": cohort}, {"workers": workers})
     coordinator, host = setup.assemble()
-    with closing(host), quick_arithmetic():
+    with closing(host), single_threaded():
         assert host.crew.hands == workers
         start = time.perf_counter() - began
         times: list[float] = []

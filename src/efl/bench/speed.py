@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from efl.bench.fixtures import setup_of
 from efl.federation import Federation
-from efl.processes import processors, quick_arithmetic
+from efl.processes import processors, single_threaded
 
 JOBS = {"logistic regression": "linear", "mlp 784-200-200-10": "mlp200", "cnn": "cnn_large"}
 CLIENTS, COHORT, STEPS, BATCH, ETA = 100, 10, 20, 20, 0.1
@@ -61,7 +61,7 @@ def ratio(what: str, network: str, rounds: int, workers: int) -> Speed:
         for round_ in range(WARM_UP + rounds):
             time.sleep(REST)
             began = time.perf_counter()
-            with quick_arithmetic():
+            with single_threaded():
                 coordinator.play(round_)
             between = time.perf_counter()
             loop.play(round_)
@@ -81,7 +81,7 @@ def workers_gain(rounds: int, workers: int | None = None) -> Iterator[str]:
             setup_of("fedavg", federation, network, {"cohort": COHORT}, {"workers": n}).assemble() for n in (1, workers)
         ]
         times: list[list[float]] = [[], []]
-        with quick_arithmetic(), closing(crews[0][1]), closing(crews[1][1]):
+        with single_threaded(), closing(crews[0][1]), closing(crews[1][1]):
             assert crews[1][1].crew.hands == workers
             for round_ in range(1 + rounds):
                 for (coordinator, _), spent in zip(crews, times, strict=True):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from efl.algorithms.compression.ternary import largest
 from efl.bench.fixtures import coordinator_of, quickest
 from efl.federation import Federation
-from efl.processes import quick_arithmetic
+from efl.processes import single_threaded
 from efl.server.coordinator import Coordinator
 from efl.transport.base import Exchange
 from efl.wire import Context, Layout, Message, Payload, RankOneFisher, Ternary, decode, encode
@@ -101,7 +101,7 @@ def real_messages(
     coordinator = coordinator_of("efl", federation, network, {"cohort": len(federation), **training})
     watcher = _Watcher(coordinator, skip)
     coordinator.transport = watcher
-    with quick_arithmetic():
+    with single_threaded():
         for round_ in range(rounds):
             if round_ == skip:
                 began, watcher.away = time.perf_counter(), 0.0

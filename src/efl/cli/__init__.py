@@ -7,6 +7,7 @@ from rich.console import Console
 
 from efl.cli import bench, data, deploy, paper, runs
 from efl.errors import UserError
+from efl.processes import keep_freed_memory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +23,7 @@ for group in (paper, data, deploy, bench):
 
 def main() -> None:
     """Entry point: a user's mistake is one line on standard error and exit code 2."""
+    keep_freed_memory()
     try:
         app()
     except UserError as error:

@@ -126,6 +126,8 @@ def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]
     finally:
         for display in displays:
             display.close()
+    if not result.summary:
+        return  # rank 0 of torchrun has the result
     console.print(summary_table(result.summary))
     if result.history:
         say(f"Report: {write_report(RunDirectory.open(directory))}")

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from efl.client.worker import Hand, Job
 from efl.errors import UserError
-from efl.processes import set_up_process
+from efl.processes import set_up_worker
 
 T = TypeVar("T")
 log = logging.getLogger("efl")
@@ -188,7 +188,7 @@ def _work(hand: Hand, pipe: Connection, parents: Connection, memories: Sequence[
     """What a worker process does: jobs, until the pipe is closed."""
     parents.close()  # else the pipe would not end when the other process does
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
-    set_up_process()
+    set_up_worker()
     for memory in cycle(memories):
         try:
             job: Job[Any] = pipe.recv()

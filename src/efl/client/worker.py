@@ -20,7 +20,7 @@ from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.algorithms.pipeline import encode_updates, resent_parts
 from efl.client.state_store import RowsFile, Seat
 from efl.models import FlatModel
-from efl.rng import Purpose
+from efl.rng import Purpose, seeded_torch
 from efl.training.local_work import Assignment
 from efl.training.trainer import Trainer
 from efl.wire import Context, Dense, Field, Message, decode, encode
@@ -139,18 +139,8 @@ class Hand:
         seed = self.trainer.layer_seed(briefing.settings.round, tasks[0].client)
         with (
             np.errstate(over="ignore", invalid="ignore"),
-            nullcontext() if self.trainer.batched else self._random_layers(seed),
+            nullcontext() if self.trainer.batched else seeded_torch(seed, self.trainer.model.device),
         ):
-            yield
-
-    @contextmanager
-    def _random_layers(self, seed: int) -> Iterator[None]:
-        """Within, random layers draw from the client's own stream."""
-        device = self.trainer.model.device
-        with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
-            torch.default_generator.manual_seed(seed)
-            if device.type == "cuda":
-                torch.cuda.manual_seed(seed)
             yield
 
 

@@ -26,12 +26,16 @@ def download(name: str, source: DatasetSource) -> Prepared:
     except ImportError:
         raise UserError(f"downloading needs the extra 'hub': pip install 'elastic-fl[hub]'; {instead}") from None
     repository, options, read = _READERS[name]
+    library = logging.getLogger("huggingface_hub")
+    level = library.level
     try:
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are not the user's business
+        library.setLevel(logging.ERROR)  # its retries are not the user's business
         return read(list(datasets.load_dataset(repository, **options).values()))
     except Exception as error:  # of a network, a server and three libraries: one line says all that helps
         reason = first_line(error)
         raise UserError(f"{repository} could not be downloaded ({reason}); try again, {instead}") from None
+    finally:
+        library.setLevel(level)
 
 
 def _images(image: str, label: str) -> Callable[[list[Any]], Prepared]:

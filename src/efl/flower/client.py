@@ -21,7 +21,7 @@ from efl.errors import UserError, WireError
 from efl.federation import Federation
 from efl.flower.config import experiment_of, fleet_of
 from efl.flower.transport import Letter, enclosed, opened
-from efl.processes import quick_arithmetic
+from efl.processes import single_threaded
 from efl.runs.setup import prepare
 from efl.training.local_work import no_deadline
 from efl.wire import PERSONAL, Dense, received
@@ -107,7 +107,7 @@ class Site:
         return {"steps": answered.steps} | ({} if answered.reply is None else {"blob": answered.reply})
 
     def _work(self, host: ClientHost, request: Request, blob: bytes) -> Answered:
-        with quick_arithmetic():
+        with single_threaded():
             replies = host.answer({self.client: blob}, {self.client: int(request.number("local_steps"))})
         return Answered(digest(blob), host.done.get(self.client, 0), replies.get(self.client))
 
@@ -120,7 +120,7 @@ class Site:
             buffers = torch.from_numpy(told.values) if isinstance(told, Dense) else buffers
         (model,) = received("model", request.log, host.hand.plain)
         w = torch.from_numpy(model.onto(host.w.numpy()))
-        with quick_arithmetic():
+        with single_threaded():
             if request.header.get("own"):
                 return {"accuracy": self._own_accuracy(host, letter, request, w, buffers)}
             host.crew.tell(w, buffers)

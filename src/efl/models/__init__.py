@@ -1,11 +1,11 @@
 """What is trained: any `nn.Module`, seen as one flat vector, and the networks known by name."""
 
-import torch
 from torch import nn
 
 from efl.models.flat import FlatModel
 from efl.models.input_spec import Task
 from efl.models.registry import NETWORKS
+from efl.rng import seeded_torch
 
 __all__ = ["NETWORKS", "FlatModel", "Task", "build"]
 
@@ -17,6 +17,5 @@ def build(name: str, task: Task, seed: int) -> nn.Module:
     Linear(in_features=64, out_features=128, bias=True)
     """
     make = NETWORKS.get(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded_torch(seed):
         return make(task)

@@ -13,15 +13,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
-
 from efl.config import Experiment, parse
 from efl.runs.comparison import Job
 from efl.runs.directory import Record, RunDirectory
+from efl.track.canvas import new_figure, save, style
 from efl.track.figures import COLOURS
 from efl.track.tables import markdown
 
@@ -166,8 +161,8 @@ def _draw(
 ) -> None:
     """A dot for each variant and column, with a bar over the seeds; a cross where runs diverged."""
     datasets = list(dict.fromkeys(dataset for dataset, _ in columns))
-    size = (6.4 * len(datasets), 1.6 + 0.27 * len(variants))
-    figure, axes = plt.subplots(1, len(datasets), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure = new_figure(6.4 * len(datasets), 1.6 + 0.27 * len(variants))
+    axes = figure.subplots(1, len(datasets), sharey=True, squeeze=False)
     for axis, dataset in zip(axes.flat, datasets, strict=True):
         shares = [share for name, share in columns if name == dataset]
         for shift, share in enumerate(shares):
@@ -182,11 +177,9 @@ def _draw(
                 if any(run["diverged"] for run in runs):
                     axis.plot(0.01, height, "x", color=colour, ms=5, transform=axis.get_yaxis_transform())
             axis.plot([], [], "o", color=colour, label=f"{float(share):.0%} stragglers")
-        axis.set(title=dataset, xlabel="best mean accuracy, % (× diverged)")
-        axis.grid(alpha=0.25, axis="x")
-        axis.spines[["top", "right"]].set_visible(False)
+        style(axis, dataset, "best mean accuracy, % (× diverged)")
+        axis.grid(visible=False, axis="y")
     axes[0][0].set_yticks(range(len(variants)), variants)
     axes[0][0].invert_yaxis()
     axes[0][0].legend(loc="lower left", frameon=False, fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)

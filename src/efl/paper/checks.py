@@ -7,14 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from efl.track.canvas import style
 from efl.track.tables import markdown
 
 Cell = str | int | float
@@ -57,15 +52,7 @@ class Outcome:
 
 def panel(axis: Axes, title: str, x_label: str, y_label: str) -> None:
     """The look of a double logarithmic panel."""
-    axis.set(title=title, xlabel=x_label, ylabel=y_label, xscale="log", yscale="log")
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure and let go of it."""
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    style(axis, title, x_label, y_label, xscale="log", yscale="log")
 
 
 def _text(cell: Cell) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from efl.paper.checks import Check, panel, save
+from efl.paper.checks import Check, panel
 from efl.theory.constants import Array
+from efl.track.canvas import new_figure, save
 from efl.track.figures import COLOURS
 
 TOLERANCE = 0.15  # of slopes and of the height of a stall
@@ -105,7 +105,8 @@ def _stalls(label: str, curve: Curve, height: float) -> Check:
 
 def draw(title: str, curves: Sequence[Curve], path: Path) -> None:
     """A panel for each curve, one legend for all."""
-    figure, axes = plt.subplots(2, 3, figsize=(12, 7), sharex=True, sharey=True, layout="constrained")
+    figure = new_figure(12, 7)
+    axes = figure.subplots(2, 3, sharex=True, sharey=True)
     for axis, curve, colour in zip(axes.flat, curves, COLOURS, strict=False):
         _draw(axis, curve, colour)
         axis.label_outer()

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from efl.paper.checks import Cell, Check, Outcome, panel, save
+from efl.paper.checks import Cell, Check, Outcome, panel
 from efl.theory.constants import Array
 from efl.theory.participation import Participation
 from efl.theory.problems import Quadratic
 from efl.theory.simulate import simulate
 from efl.theory.table1 import METHODS, Setting, rounds_to
 from efl.theory.theorem1 import Theorem1
+from efl.track.canvas import new_figure, save
 from efl.track.figures import COLOURS
 
 CLIENTS, DIMENSION, LOCAL_STEPS = 16, 6, 2
@@ -163,10 +163,11 @@ def _table(problem: Quadratic, curves: Sequence[Curve]) -> tuple[list[str], list
 
 def _draw(problem: Quadratic, curves: Sequence[Curve], path: Path) -> None:
     """All formulas, and EFL's against what was measured."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    figure = new_figure(11, 4.6)
+    left, right = figure.subplots(1, 2)
     accuracies, at = np.geomspace(1e-4, 1, 60), setting(problem, curves[0].cohort)
-    looks = zip(METHODS, COLOURS, ("-", ":", "-", "-", "-"), (1.4, 2, 1.4, 1.4, 5), strict=False)
-    for name, colour, line, width in looks:  # three of them nearly coincide: EFL is drawn broad, below the others
+    lines = zip(METHODS, COLOURS, ("-", ":", "-", "-", "-"), (1.4, 2, 1.4, 1.4, 5), strict=False)
+    for name, colour, line, width in lines:  # three of them nearly coincide: EFL is drawn broad, below the others
         rounds = [rounds_to(name, at, epsilon) for epsilon in accuracies]
         left.plot(accuracies, rounds, line, color=colour, lw=width, zorder=1 if width == 5 else 2, label=name)
     panel(left, f"Table 1’s formulas, S = {at.cohort:g} of {CLIENTS} clients", "accuracy ε", "rounds")

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from efl.paper.checks import Cell, Check, Outcome, panel, save
+from efl.paper.checks import Cell, Check, Outcome, panel
 from efl.rng import Purpose, stream
 from efl.theory.constants import Array
 from efl.theory.logistic import Logistic
 from efl.theory.problems import Problem, Quadratic
 from efl.theory.theorem2 import arrival_bound, departure_bound
+from efl.track.canvas import new_figure, save
 from efl.track.figures import COLOURS
 
 DIMENSION = 5
@@ -188,7 +188,8 @@ def _row(name: str, shifts: Sequence[Shift]) -> list[Cell]:
 
 def _draw(usual: Sequence[Shift], heavy: Sequence[Shift], trend: Trend, path: Path) -> None:
     """Measured shifts over bounds, and how both shrink."""
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained")
+    figure = new_figure(13, 4.4)
+    axes = figure.subplots(1, 3)
     _scatter(axes[0], "leaving, or joining as mended", [*usual, *heavy], "joining")
     _scatter(axes[1], "joining, as printed", [*usual, *heavy], "joining_as_printed")
     for shifts, name, colour in (

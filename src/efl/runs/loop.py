@@ -24,7 +24,7 @@ from efl.runs.checkpoint import load_checkpoint, save_checkpoint
 from efl.runs.evaluation import own_accuracies, worst_decile
 from efl.runs.directory import MetricsFile, Record, RunDirectory
 from efl.runs.evaluation_schedule import global_spacing, looked_at, own_spacing
-from efl.processes import quick_arithmetic
+from efl.processes import single_threaded
 from efl.server.records import RoundRecord
 from efl.runs.setup import Setup
 from efl.errors import DivergedError
@@ -77,7 +77,7 @@ class Run:
     def execute(self) -> Result:
         """Play the rounds that are left; in a directory with a checkpoint, those after it."""
         with ExitStack() as stack:
-            stack.enter_context(quick_arithmetic())
+            stack.enter_context(single_threaded())
             stack.enter_context(closing(self.host))
             self.host.start()  # workers that outlive this process by a moment must not keep its directory locked
             if self.directory is not None:

@@ -18,7 +18,7 @@ from efl.training.schedules import schedule
 from efl.config import CUSTOM, Experiment, Transformation
 from efl.client.host import ClientHost
 from efl.server.coordinator import Coordinator
-from efl.processes import quick_arithmetic
+from efl.processes import single_threaded
 from efl.transport.torchrun import FollowingHost, LeadingHost, ranks
 from efl.server.client_table import ClientTable
 from efl.server.membership import membership_of
@@ -35,7 +35,7 @@ from efl.federation.sources import find_source
 from efl.fleet import Fleet
 from efl.models import FlatModel, Task, build
 from efl.plugins import load_plugin
-from efl.rng import Purpose, torch_seed
+from efl.rng import Purpose, seeded_torch, torch_seed
 from efl.settings import make
 
 log = logging.getLogger("efl")
@@ -83,7 +83,7 @@ class Setup:
 
     def follow(self) -> None:
         """Be another rank than the one that leads the run, until it is over."""
-        with quick_arithmetic():
+        with single_threaded():
             FollowingHost.told(self.algorithm, self.trainer, self.workers).serve()
 
     @property
@@ -199,7 +199,7 @@ def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
     answer_shape = (*y.shape[1:], federation.classes)
     try:
         outputs = model.outputs(model.w, model.buffers, x[0])
-        with torch.random.fork_rng(devices=[]):
+        with seeded_torch(0):
             if _fits(outputs, answer_shape):
                 Eager(model).rows(model.w, 1).gradient(1, x, y)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:

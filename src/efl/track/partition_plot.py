@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from rich.table import Table
 
+from efl.track.canvas import new_figure, save
 from efl.track.figures import COLOURS
 
 Counts = NDArray[np.int64]
@@ -30,8 +26,8 @@ def describe(counts: Counts, train: Sequence[int], test: Sequence[int]) -> list[
         ("clients", f"{len(counts):,}"),
         ("samples", f"{sum(train):,} to train on, {sum(test):,} to test on"),
         ("classes", f"{(counts.sum(0) > 0).sum()}"),
-        ("training samples a client", _spread(np.asarray(train))),
-        ("classes a client", _spread(held)),
+        ("training samples per client", _spread(np.asarray(train))),
+        ("classes per client", _spread(held)),
         ("share of its largest class", f"{np.mean(counts.max(1) / counts.sum(1)):.0%} on average"),
     ]
 
@@ -58,9 +54,8 @@ def draw_holdings(counts: Counts, title: str, path: Path) -> None:
     shown = np.flatnonzero(counts.sum(0))
     clients, classes = len(counts), len(shown)
     size = (min(15.0, 3.5 + 0.11 * clients), min(12.0, 2.6 + 0.22 * classes))
-    figure, (above, main) = plt.subplots(
-        2, 1, figsize=size, sharex=True, height_ratios=[1, max(2.0, size[1] - 1.5)], layout="constrained"
-    )
+    figure = new_figure(*size)
+    above, main = figure.subplots(2, 1, sharex=True, height_ratios=[1, max(2.0, size[1] - 1.5)])
     above.bar(np.arange(clients), counts.sum(1), width=0.8, color=COLOURS[0], alpha=0.6)
     above.set(title=title, ylabel="samples")
     above.title.set_fontsize(11)
@@ -76,8 +71,7 @@ def draw_holdings(counts: Counts, title: str, path: Path) -> None:
     main.set(xlabel="client", ylabel="class", ylim=(-0.8, classes - 0.2), xlim=(-0.8, clients - 0.2))
     for axis in (above, main):
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _bubbles(axis: Axes, counts: Counts) -> None:

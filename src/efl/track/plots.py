@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # no display needed
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -17,6 +12,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from efl.track.canvas import new_figure, save, style
 from efl.track.figures import COLOURS, Panel, Participation, Stack
 from efl.wire.ledger import KINDS
 
@@ -26,7 +22,8 @@ SILENT = "#C8553D"
 def draw_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
     """All panels in one picture, with one legend."""
     rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns, 3.4 * rows), squeeze=False, layout="constrained")
+    figure = new_figure(5.2 * columns, 3.4 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     handles: dict[str, Artist] = {}
@@ -38,51 +35,46 @@ def draw_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
         figure.legend(
             handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False
         )
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _draw(axis: Axes, panel: Panel) -> None:
     for series in panel.series:
-        style = "--" if series.dashed else "-"
+        line = "--" if series.dashed else "-"
         marker = "o" if len(series.x) < 3 else None
-        axis.plot(
-            series.x, series.y, style, marker=marker, markersize=4, color=series.colour, label=series.name, lw=1.6
-        )
+        axis.plot(series.x, series.y, line, marker=marker, markersize=4, color=series.colour, label=series.name, lw=1.6)
         if series.low is not None and series.high is not None:
             axis.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.15, lw=0)
-    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    style(axis, panel.title, panel.x_label, panel.y_label)
     if panel.log_x:
         axis.set_xscale("log")
     elif panel.x_label == "round":
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.title.set_fontsize(10)
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
 
 
 def draw_stacks(stacks: Sequence[Stack], path: Path) -> None:
-    """Bytes a round by kind, one panel a direction."""
-    figure, axes = plt.subplots(1, len(stacks), figsize=(10.4, 3.4), layout="constrained")
-    for axis, stack in zip(axes, stacks, strict=True):
+    """Bytes per round by kind, one panel for each direction."""
+    figure = new_figure(10.4, 3.4)
+    for axis, stack in zip(figure.subplots(1, len(stacks)), stacks, strict=True):
         below = np.zeros(1)
         for kind, values in stack.kinds.items():
             colour = COLOURS[KINDS.index(kind)]
             axis.bar(np.arange(1, len(values) + 1), values / 1e3, 1.0, below, color=colour)
             below = below + values / 1e3
-        axis.set(title=f"bytes {stack.title}", xlabel="round", ylabel="kB a round")
+        axis.set(title=f"bytes {stack.title}", xlabel="round", ylabel="kB per round")
         axis.title.set_fontsize(10)
         axis.spines[["top", "right"]].set_visible(False)
     handles = {kind: Patch(color=COLOURS[KINDS.index(kind)]) for stack in stacks for kind in stack.kinds}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def draw_participation(data: Participation, path: Path) -> None:
-    """Client × round: how much of its work each client asked did."""
+    """Client × round: how much of its work each sampled client did."""
     clients, rounds = data.share.shape
-    figure, axis = plt.subplots(figsize=(9, min(10, 1.6 + 0.11 * clients)), layout="constrained")
+    figure = new_figure(9, min(10, 1.6 + 0.11 * clients))
+    axis = figure.subplots()
     done = np.ma.masked_invalid(np.where(data.share > 0, data.share, np.nan))
     image = axis.imshow(done, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest", origin="lower")
     silent = np.ma.masked_not_equal(np.where(data.share == 0, 1.0, 0.0), 1.0)
@@ -90,10 +82,9 @@ def draw_participation(data: Participation, path: Path) -> None:
     for client, round_ in np.argwhere(data.dropped):
         axis.plot(round_, client, "x", color="white", markersize=3, markeredgewidth=0.7)
     figure.colorbar(image, label="share of the E local steps done")
-    legend = [Patch(color=SILENT, label="asked, no answer")]
+    legend = [Patch(color=SILENT, label="sampled, no reply")]
     title = "Who took part when" + (" (×: work not used)" if data.dropped.any() else "")
     axis.set(title=title, xlabel="round", ylabel="client")
     axis.set_xlim(-0.5, rounds - 0.5)
     figure.legend(handles=legend, loc="outside lower right", frameon=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
