@@ -16,7 +16,7 @@ import re
 import sys
 import traceback
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints, overload
@@ -98,7 +98,7 @@ class Registry(Generic[T]):
         self.discover()
         if name in self._things:
             return self._things[name]
-        for point in self._entry_points():
+        for point in entry_points(group=self.group):
             if point.name == name:
                 self._things[name] = self._loaded(point)
                 return self._things[name]
@@ -116,7 +116,7 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """All names: built-in ones, registered ones, those of installed packages."""
         self.discover()
-        return list(dict.fromkeys([*self._things, *(point.name for point in self._entry_points())]))
+        return list(dict.fromkeys([*self._things, *(point.name for point in entry_points(group=self.group))]))
 
     def items(self) -> Iterator[tuple[str, T]]:
         """All names and what they stand for."""
@@ -135,9 +135,6 @@ class Registry(Generic[T]):
             for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
                 importlib.import_module(module.name)
             self._things = dict(sorted(self._things.items()))  # whatever was imported first
-
-    def _entry_points(self) -> Iterable[EntryPoint]:
-        return entry_points(group=self.group)
 
     def _loaded(self, point: EntryPoint) -> T:
         try:
