@@ -1,5 +1,6 @@
 """Compiling: once, kept, done without where it cannot be done."""
 
+import dataclasses
 import hashlib
 import shutil
 
@@ -11,9 +12,9 @@ from torch import nn
 from efl import EFL, Federation
 from efl.config import parse
 from efl.native import NotCompiledError, build, loaded, loops
-from efl.runs import setup as engine_setup
 from efl.runs.loop import Run
 from efl.runs.setup import prepare
+from efl.training.backends import selection
 from efl.training.backends.native import CompiledChain
 
 
@@ -28,7 +29,7 @@ def cache(tmp_path, monkeypatch):
 
 def forget():
     build._attempt.cache_clear()
-    engine_setup._say_not_compiled.cache_clear()
+    selection._warn_not_compiled.cache_clear()
 
 
 @pytest.fixture
@@ -110,20 +111,47 @@ def test_compiled_or_not_models_agree_to_rounding(tiny):
 
 @pytest.mark.usefixtures("compiler")
 def test_large_steps_are_left_to_pytorch(tiny):
-    assert run_of(tiny).setup.model.compiled is not None
-    assert run_of(tiny, hidden=2000, batch_size=4000).setup.model.compiled is None
+    assert run_of(tiny).setup.backend.name == "native"
+    assert run_of(tiny, hidden=2000, batch_size=4000).setup.backend.name == "batched"
 
 
 @pytest.mark.usefixtures("compiler")
-def test_a_compiler_that_gets_it_wrong_is_found_out(tiny, monkeypatch, caplog):
-    real = CompiledChain.train
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("chain.c", "target.factor * product :", "1.1f * target.factor * product :"),
+        ("chain.c", "+= product * product", "+= product"),
+        ("samples.c", "out[i] = from[i] * scale", "out[i] = from[i] * scale * 1.1f"),
+        ("samples.c", "sample * source->channels", "(sample ? sample - 1 : 0) * source->channels"),
+    ],
+    ids=["gradients", "squares", "values", "samples"],
+)
+def test_a_compiler_that_gets_it_wrong_is_found_out(tiny, tmp_path, monkeypatch, caplog, file, right, wrong):
+    """Also if its code is at hand already, so that samples would be fetched by it for PyTorch, too."""
+    files = [tmp_path / path.name for path in build.FILES]
+    for path, copy in zip(build.FILES, files, strict=True):
+        code = path.read_text()
+        assert right in code or path.name != file
+        copy.write_text(code.replace(right, wrong) if path.name == file else code)
+    monkeypatch.setattr(build, "FILES", tuple(files))
+    for _ in range(2):
+        assert run_of(tiny).setup.backend.name == "batched"
+        assert loaded() is not None
+    assert "other numbers" in caplog.text
 
-    def wrong(self, batches, w, steps, some, eta, *rest):
-        real(self, batches, w, steps, some, eta * 1.1, *rest)
 
-    monkeypatch.setattr(CompiledChain, "train", wrong)
-    run = run_of(tiny)
-    assert run.setup.model.compiled is None
+@pytest.mark.usefixtures("compiler")
+def test_it_is_found_out_where_pytorch_fetches_the_samples(tiny, monkeypatch, caplog):
+    own = dataclasses.replace(tiny, inputs=lambda x: x.float())
+    assert own.source() is None
+    assert run_of(own).setup.backend.name == "native"
+    real = CompiledChain.gradient
+
+    def wrong(self, w, x, y, to, factor=1.0, *, squares=None):
+        return real(self, w, x, y, to, factor * 1.1, squares=squares)
+
+    monkeypatch.setattr(CompiledChain, "gradient", wrong)
+    assert run_of(own).setup.backend.name == "batched"
     assert "other numbers" in caplog.text
 
 

@@ -173,6 +173,7 @@ class LocalWork:
 
         With E = 1 a client by itself takes the step that `torch.optim.SGD` takes, to the last bit.
         """
+        step.check(self.W)
         step, eta = step.to(self.W.device), self.settings.eta
         fused = step.drift is None and not step.explicit and (self.rows.batched or self.settings.local_steps > 1)
         for number, active in self._active_rows():

@@ -34,6 +34,23 @@ class Step:
         )
         return Step(drift, keep, shift, index, self.explicit)
 
+    def check(self, w: Tensor) -> None:
+        """See that the step fits the rows ``w`` (C, n).
+
+        Raises:
+            ValueError: A tensor has another shape, or there is only one of ``keep`` and ``shift``.
+            IndexError: ``index`` has coordinates that do not exist.
+        """
+        models, n = w.shape
+        if (self.keep is None) != (self.shift is None):
+            raise ValueError("a step needs both keep and shift, or neither")
+        pulled = n if self.index is None else len(self.index)
+        for tensor, width in ((self.drift, n), (self.keep, pulled), (self.shift, pulled)):
+            if tensor is not None and tensor.shape not in ((width,), (models, width)):
+                raise ValueError(f"a step of shape {tuple(tensor.shape)} for models {(models, n)}")
+        if self.index is not None and pulled and not 0 <= int(self.index.min()) <= int(self.index.max()) < n:
+            raise IndexError(f"a step at coordinates that are not among {n}")
+
     def pull(self, w: Tensor) -> None:
         """Replace the first rows ``w`` (A, n) by keep ⊙ w + shift, in place."""
         if self.keep is None or self.shift is None:
@@ -41,7 +58,7 @@ class Step:
         keep, shift = (t[: len(w)] if t.dim() == 2 else t for t in (self.keep, self.shift))
         if self.index is None:
             torch.addcmul(shift, w, keep, out=w)
-        elif w.is_cpu and keep.dim() == 1:
+        elif w.is_cpu and keep.dim() == shift.dim() == 1:
             # So few coordinates that NumPy is done before PyTorch has begun.
             index, factors, offsets = self.index.numpy(), keep.numpy(), shift.numpy()
             for row in w.numpy():

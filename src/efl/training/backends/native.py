@@ -24,6 +24,7 @@ from efl.training.step import PLAIN, Step
 MOST_LAYERS = 63  # one less than in native/chain.c
 LANES = 16  # of a vector, at most
 PREDICTED_AT_ONCE = 20  # samples, which stay in the cache
+PLAIN_STEP = bindings.Step(None, None, None, None, is_explicit=False)
 UNINTERRUPTED = 4 * 10**9  # multiplications of compiled code, after which a Ctrl-C is heard: a few tenths of a second
 
 
@@ -44,8 +45,8 @@ class CompiledChain:
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self.loops = loops()
-        self.layers = (Layer * len(layers))(*layers)
+        self._loops = loops()
+        self._layers = (Layer * len(layers))(*layers)
         self.features = int(layers[0].inputs)
         self._per_sample = self.features + sum(layer.inputs + layer.outputs for layer in layers)
         self._squares = max(layer.inputs + layer.outputs for layer in layers)
@@ -78,8 +79,8 @@ class CompiledChain:
         Their squares are added to ``squares``. Returns the losses (C,).
         """
         size, losses = self._sized(x, y, w, to, squares), torch.empty(len(y))
-        given = (x.contiguous(), y.contiguous(), w, to, factor, to is w, squares, losses, self.scratch(y.shape[1]))
-        if self.loops.gradient(self.layers, *size, *given):
+        given = (x.contiguous(), y.contiguous(), w, to, factor, to is w, squares, losses, self._scratch(y.shape[1]))
+        if self._loops.gradient(self._layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return losses
 
@@ -89,32 +90,66 @@ class CompiledChain:
             raise ValueError(f"weights of shape {tuple(weights.shape)} for {tuple(y.shape)} labels")
         to = torch.empty_like(w)
         size = self._sized(x, y, w, to)
-        given = (x.contiguous(), y.contiguous(), weights.contiguous(), w, to, self.scratch(y.shape[1]))
-        if self.loops.fisher(self.layers, *size, *given):
+        given = (x.contiguous(), y.contiguous(), weights.contiguous(), w, to, self._scratch(y.shape[1]))
+        if self._loops.fisher(self._layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return to
 
     def predict(self, w: Tensor, source: Source, chosen: Tensor) -> Tensor:
         """The class that the model ``w`` (n,) takes each of the ``chosen`` samples (S,) for."""
-        self.check(1, w[None])
-        self.check_features(source)
+        self._check(1, w[None])
+        self._check_features(source)
         predicted, chosen = torch.empty(len(chosen), dtype=torch.int64), chosen.contiguous()
-        given = (ctypes.byref(source), chosen, len(chosen), w, predicted, self.scratch(PREDICTED_AT_ONCE))
-        if self.loops.answers(self.layers, len(self.layers), PREDICTED_AT_ONCE, *given):
+        given = (ctypes.byref(source), chosen, len(chosen), w, predicted, self._scratch(PREDICTED_AT_ONCE))
+        if self._loops.answers(self._layers, len(self._layers), PREDICTED_AT_ONCE, *given):
             raise IndexError("a sample does not exist")
         return predicted
 
-    def check(self, models: int, *matrices: Tensor | None) -> None:
+    def train(
+        self,
+        batches: NativeBatches,
+        w: Tensor,
+        steps: Tensor,
+        some: range,
+        eta: float,
+        losses: Tensor,
+        step: bindings.Step = PLAIN_STEP,
+        squares: Tensor | None = None,
+        gradients: Tensor | None = None,
+    ) -> None:
+        """Let the rows of ``w`` (C, n) take ``some`` steps, each row no more than its ``steps`` (C,).
+
+        Losses are added to ``losses`` (C,), the squares of the gradients that `SquaredGradients` watches to ``squares``
+        (C, n). Where there is a matrix ``gradients`` (C, n) nothing moves, and all gradients are added to it.
+        """
+        (most, models, batch), last = batches.chosen.shape, some.stop
+        if not len(steps) == len(losses) == models or last > most:
+            raise ValueError(f"{most} steps of {models} models; {last} of {len(steps)} were asked for")
+        if batches.labels.shape != batches.chosen.shape:
+            raise ValueError(f"labels {tuple(batches.labels.shape)} of samples {tuple(batches.chosen.shape)}")
+        self._check_features(batches.source)
+        self._check(models, w, squares, gradients)
+        separate = gradients is None and (step.drift is not None or step.is_explicit)
+        failed = self._loops.train(
+            *(self._layers, len(self._layers), models, self.n, batch),
+            *(ctypes.byref(batches.source), batches.chosen, batches.labels, steps, some.start, last, w, eta),
+            *(ctypes.byref(step), squares, SquaredGradients.EVERY, losses),
+            *(gradients, torch.empty(self.n) if separate else None, self._scratch(batch)),
+        )
+        if failed:
+            raise IndexError("a sample does not exist, or its label is not among the classes")
+
+    def _check(self, models: int, *matrices: Tensor | None) -> None:
         """Raise `ValueError` unless the matrices have a row for every model."""
         if any(matrix is not None and matrix.shape != (models, self.n) for matrix in matrices):
             raise ValueError(f"not the vectors of {models} models of {self.n} parameters")
 
-    def check_features(self, source: Source) -> None:
+    def _check_features(self, source: Source) -> None:
         """Raise `ValueError` unless the samples have as many values as the first layer takes."""
         if source.channels * source.size != self.features:
             raise ValueError(f"samples of {source.channels * source.size} values for {self.features}")
 
-    def scratch(self, batch: int) -> Tensor:
+    def _scratch(self, batch: int) -> Tensor:
         """Memory for a mini-batch, its activations, their derivatives, squares, and columns filled up to a vector."""
         return torch.empty((self._per_sample + self._squares) * batch + LANES * (self._widest + batch))
 
@@ -122,8 +157,8 @@ class CompiledChain:
         """How many layers, models, parameters and samples of each there are."""
         if y.dim() != 2 or x.shape[:2] != y.shape or x[0, 0].numel() != self.features:
             raise ValueError(f"samples of shape {tuple(x.shape)} and {tuple(y.shape)} labels")
-        self.check(len(y), *matrices)
-        return len(self.layers), len(y), self.n, y.shape[1]
+        self._check(len(y), *matrices)
+        return len(self._layers), len(y), self.n, y.shape[1]
 
 
 class NativeRows(BatchedRows):
@@ -169,36 +204,26 @@ class NativeWork(LocalWork):
 
     batches: NativeBatches | None = None
 
-    def train(
-        self, step: Step = PLAIN, observer: SquaredGradients | None = None, *, add_gradients_to: Tensor | None = None
-    ) -> None:
-        """Take all steps; or, without moving, ``add_gradients_to`` a matrix."""
-        rows, batches, squares = self.rows, self.batches, None if observer is None else observer.squares
-        assert isinstance(rows, NativeRows)
-        assert batches is not None
-        chain, native_step = rows.compiled, _native_step(step, rows.W)
-        chain.check(len(rows.W), rows.W, squares, add_gradients_to)
-        chain.check_features(batches.source)
-        separate = step.drift is not None or step.explicit
-        gradient = torch.empty(chain.n) if separate and add_gradients_to is None else None
-        batch, steps, at_once = batches.chosen.shape[2], torch.from_numpy(self.steps), self._steps_at_once()
-        for first, _ in self._active_rows(at_once):
-            failed = chain.loops.train(
-                *(chain.layers, len(chain.layers), len(rows.W), chain.n, batch),
-                *(ctypes.byref(batches.source), batches.chosen, batches.labels),
-                *(steps, first, min(first + at_once, int(steps[0])), rows.W, self.settings.eta),
-                *(ctypes.byref(native_step), squares, SquaredGradients.EVERY, self.losses),
-                *(add_gradients_to, gradient, chain.scratch(batch)),
-            )
-            if failed:
-                raise IndexError("a sample does not exist, or its label is not among the classes")
-        self._finish()
+    def train(self, step: Step = PLAIN, observer: SquaredGradients | None = None) -> None:
+        """Take all steps; ``observer`` watches some of the gradients."""
+        self._run(step, squares=None if observer is None else observer.squares)
 
     def gradient_sum(self) -> Tensor:
         """The sum (C, n) over all mini-batches of the gradient at ``start``; nothing moves."""
         total = torch.zeros_like(self.W)
-        self.train(add_gradients_to=total)
+        self._run(PLAIN, gradients=total)
         return total
+
+    def _run(self, step: Step, squares: Tensor | None = None, gradients: Tensor | None = None) -> None:
+        rows, batches, eta = self.rows, self.batches, self.settings.eta
+        assert isinstance(rows, NativeRows)
+        assert batches is not None
+        native_step = _native_step(step, rows.W)
+        steps, at_once = torch.from_numpy(self.steps), self._steps_at_once()
+        for first, _ in self._active_rows(at_once):
+            some = range(first, min(first + at_once, int(steps[0])))
+            rows.compiled.train(batches, rows.W, steps, some, eta, self.losses, native_step, squares, gradients)
+        self._finish()
 
     def _steps_at_once(self) -> int:
         """Few enough steps that Ctrl-C is heard; one, where time may be up after any."""
@@ -208,21 +233,17 @@ class NativeWork(LocalWork):
 
 def _native_step(step: Step, w: Tensor) -> bindings.Step:
     """The step for compiled code, checked to fit the rows ``w`` (C, n)."""
-    keep, shift, index, n = step.keep, step.shift, step.index, w.shape[1]
+    step.check(w)
+    drift, keep, shift, index = step.drift, step.keep, step.shift, step.index
     if keep is not None and shift is not None:
         shape = max(keep.shape, shift.shape, key=len)
         keep, shift = keep.expand(shape), shift.expand(shape)
-    if index is not None and keep is not None and shift is not None and (step.explicit or keep.dim() == 2):
-        full = (*keep.shape[:-1], n)  # everywhere: keep = 1 and shift = 0 change nothing
-        keep, shift = torch.ones(full).index_copy_(-1, index, keep), torch.zeros(full).index_copy_(-1, index, shift)
-        index = None
-    for tensor in (step.drift, *((keep, shift) if index is None else ())):
-        if tensor is not None and tensor.shape not in ((n,), w.shape):
-            raise ValueError(f"a step of shape {tuple(tensor.shape)} for models {tuple(w.shape)}")
-    if index is not None and len(index) and not 0 <= int(index.min()) <= int(index.max()) < n:
-        raise IndexError(f"a step at coordinates that are not among {n}")
+        if index is not None and (step.explicit or keep.dim() == 2):
+            full = (*keep.shape[:-1], w.shape[1])  # everywhere: keep = 1 and shift = 0 change nothing
+            keep, shift = torch.ones(full).index_copy_(-1, index, keep), torch.zeros(full).index_copy_(-1, index, shift)
+            index = None
     drift, keep, shift, index = (
-        None if tensor is None else tensor.contiguous() for tensor in (step.drift, keep, shift, index)
+        None if tensor is None else tensor.contiguous() for tensor in (drift, keep, shift, index)
     )
     return bindings.Step(drift, keep, shift, index, step.explicit)
 

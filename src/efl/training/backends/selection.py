@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from efl.federation import Federation
+from efl.federation.preprocessing import selected
 from efl.models import FlatModel
 from efl.native import NotCompiledError
-from efl.native.bindings import Source
 from efl.training.backends.batched import BatchedRows
 from efl.training.backends.chain import Chain
 from efl.training.backends.eager import EagerRows
-from efl.training.backends.native import CompiledChain, NativeRows
+from efl.training.backends.native import CompiledChain, NativeBatches, NativeRows
 from efl.training.backends.rows import Rows
 
 log = logging.getLogger("efl")
@@ -38,8 +38,8 @@ class Backend(ABC):
     def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
         """``count`` copies of the model at ``w``."""
 
-    def supports(self, samples: Tensor, labels: Tensor) -> bool:
-        """Whether this backend can take a step on a mini-batch x (B, …) with labels."""
+    def supports(self, federation: Federation, chosen: Tensor) -> bool:
+        """Whether this backend can take a step on a mini-batch of the ``chosen`` samples (B,)."""
         return True
 
 
@@ -65,9 +65,9 @@ class Batched(Backend):
         """``count`` copies of the model at ``w``."""
         return BatchedRows(self.model, self.chain, w, count, buffers)
 
-    def supports(self, samples: Tensor, labels: Tensor) -> bool:
+    def supports(self, federation: Federation, chosen: Tensor) -> bool:
         """Linear layers over more than one dimension must run row by row."""
-        x, y = (part.to(self.model.device)[None].repeat(2, *[1] * part.dim()) for part in (samples, labels))
+        x, y = (part.to(self.model.device) for part in _batch_by_pytorch(federation, chosen.expand(2, -1)))
         try:
             self.rows(self.model.w, 2).gradient(2, x, y)
         except RuntimeError:
@@ -86,14 +86,18 @@ class Native(Batched):
         """``count`` copies of the model at ``w``."""
         return NativeRows(self.model, self.chain, self.compiled, w, count, buffers)
 
-    def supports(self, samples: Tensor, labels: Tensor) -> bool:
-        """Whether compiled code takes the same step as PyTorch, to rounding."""
-        x, y = samples[None], labels[None]
+    def supports(self, federation: Federation, chosen: Tensor) -> bool:
+        """Whether compiled code takes the same step as PyTorch, to rounding, from fetching the samples on."""
+        x, y = _batch_by_pytorch(federation, chosen[None])
         pytorch, native = BatchedRows(self.model, self.chain, self.model.w, 1), self.rows(self.model.w, 1)
-        squares = [torch.zeros_like(pytorch.W) for _ in range(2)]
-        for rows, seen in zip((pytorch, native), squares, strict=True):
-            rows.descend(1, x, y, 1.0, seen)
-        pairs = ((native.W - self.model.w, pytorch.W - self.model.w), (squares[1], squares[0]))
+        expected, found = (torch.zeros_like(pytorch.W) for _ in range(2))
+        pytorch.descend(1, x, y, 1.0, expected)
+        if (source := federation.source()) is None:
+            native.descend(1, x, y, 1.0, found)
+        else:
+            batches, once = NativeBatches(source, chosen[None, None], y[None]), torch.ones(1, dtype=torch.int64)
+            self.compiled.train(batches, native.W, once, range(1), 1.0, torch.zeros(1), squares=found)
+        pairs = ((native.W - self.model.w, pytorch.W - self.model.w), (found, expected))
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
 
 
@@ -103,8 +107,8 @@ def select_backend(model: FlatModel, federation: Federation, batch_size: int, *,
     The only client of a federation shares with nobody: PyTorch's own arithmetic makes its training plain SGD.
     """
     chain = Chain.of(model.module) if len(federation) > 1 else None
-    x, y = federation.batch(torch.arange(batch_size) % len(federation.x))
-    if chain is None or not (batched := Batched(model, chain)).supports(x, y):
+    chosen = torch.arange(batch_size) % len(federation.x)
+    if chain is None or not (batched := Batched(model, chain)).supports(federation, chosen):
         return Eager(model)
     if not native or model.n * batch_size > WORTH_COMPILING:
         return batched
@@ -116,16 +120,19 @@ def select_backend(model: FlatModel, federation: Federation, batch_size: int, *,
     if compiled is None:
         return batched
     backend = Native(model, chain, compiled)
-    if not backend.supports(x, y):
+    if not backend.supports(federation, chosen):
         _warn_not_compiled("compiled code finds other numbers than PyTorch")
         return batched
     return backend
+
+
+def _batch_by_pytorch(federation: Federation, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of the ``chosen`` samples, fetched without compiled code, which is yet to be tried."""
+    assert federation.inputs is not None
+    return federation.inputs(selected(federation.x, chosen)), federation.labels_of(chosen)
 
 
 @cache
 def _warn_not_compiled(why: str) -> None:
     """Once per process."""
     log.warning("training steps are not compiled (%s); small networks train more slowly", why)
-
-
-__all__ = ["Backend", "Source", "select_backend"]

@@ -1,9 +1,10 @@
 import pytest
 import torch
-from efl.models.layout import flatten
+from backends import rows_of
 from torch import nn
 
 from efl.models import FlatModel
+from efl.models.vectors import flatten
 from efl.training.backends.rows import sample_losses
 
 
@@ -47,7 +48,7 @@ class Sequences(nn.Module):
 @pytest.mark.parametrize("module", [Twice(), Unheeded(), Sequences()], ids=lambda module: type(module).__name__)
 def test_gradients_are_those_of_autograd(module):
     model = FlatModel(module)
-    rows = model.rows(model.w, 2)
+    rows = rows_of("eager", model, 2)
     rows.G.fill_(float("nan"))
     x, y = torch.randn(2, 8, 6), torch.randint(0, 3, (2, 8))
     rows.gradient(2, x, y)
@@ -59,20 +60,20 @@ def test_gradients_are_those_of_autograd(module):
 
 
 @pytest.mark.parametrize(
-    ("module", "batched"),
+    ("module", "name"),
     [
-        (Twice(), False),
-        (Unheeded(), False),
-        (Sequences(), False),
-        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), True),
-        (nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3)), True),
+        (Twice(), "eager"),
+        (Unheeded(), "eager"),
+        (Sequences(), "eager"),
+        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), "batched"),
+        (nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3)), "batched"),
     ],
     ids=["twice", "unheeded", "sequences", "chain", "chain without a bias"],
 )
-def test_descending_is_subtracting_the_gradient(module, batched):
+def test_descending_is_subtracting_the_gradient(module, name):
     """Also where a layer's weight is used again after its own gradient is known."""
     model = FlatModel(module)
-    rows, moved = (model.rows(model.w, 2, batched=batched) for _ in range(2))
+    rows, moved = (rows_of(name, model, 2) for _ in range(2))
     x, y = torch.randn(2, 8, 6), torch.randint(0, 3, (2, 8))
     losses = rows.gradient(2, x, y)
     assert torch.allclose(moved.descend(2, x, y, eta=0.3), losses)

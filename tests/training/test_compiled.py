@@ -4,14 +4,21 @@ from ctypes import ArgumentError
 
 import pytest
 import torch
+from backends import backend, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from efl.federation.preprocessing import Pixels, fetched, inputs_for, selected, source_of
-from efl.models import Batches, FlatModel
+from efl.models import FlatModel
 from efl.native import NotCompiledError, loops
+from efl.training.backends import native
+from efl.training.backends.chain import Chain
+from efl.training.backends.native import CompiledChain, NativeBatches, NativeWork
 from efl.training.fisher import exact_fisher
+from efl.training.local_work import Assignment, CohortData, RoundSettings, no_deadline
+from efl.training.observers import SquaredGradients
+from efl.training.step import PLAIN, Step
 
 try:
     loops()
@@ -19,6 +26,8 @@ except NotCompiledError as problem:
     pytest.skip(str(problem), allow_module_level=True)
 
 ETA, BATCH, STEPS, CLASSES = 0.1, 7, 9, 4
+FEATURES, HIDDEN = (3, 4, 4), 13
+N = 49 * HIDDEN + (HIDDEN + 1) * CLASSES  # parameters
 widths = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
 
@@ -30,12 +39,9 @@ def chain_of(features, hidden, outputs, bias=True, slope=0.0):
     return nn.Sequential(*layers, nn.Linear(inputs, outputs, bias))
 
 
-def both(module):
-    """The model twice: as PyTorch runs it, and compiled."""
-    eager, compiled = FlatModel(module), FlatModel(module)
-    compiled.compile()
-    assert compiled.compiled is not None
-    return eager, compiled
+def both(model, count, w=None):
+    """Rows of the model twice: as PyTorch runs them, and compiled."""
+    return (rows_of(name, model, count, w) for name in ("batched", "native"))
 
 
 @given(
@@ -43,9 +49,8 @@ def both(module):
 )
 def test_gradients_are_those_of_pytorch(hidden, features, outputs, batch, bias, slope):
     torch.manual_seed(0)
-    eager, compiled = both(chain_of(features, hidden, outputs, bias, slope))
-    start = eager.w + torch.randn(eager.n) / 10
-    expected, got = (model.rows(start, 3, batched=True) for model in (eager, compiled))
+    model = FlatModel(chain_of(features, hidden, outputs, bias, slope))
+    expected, got = both(model, 3, model.w + torch.randn(model.n) / 10)
     x, y = torch.randn(3, batch, features), torch.randint(0, outputs, (3, batch))
     assert torch.allclose(got.gradient(3, x, y), expected.gradient(3, x, y), atol=1e-5)
     assert torch.allclose(got.G, expected.G, atol=1e-5)
@@ -53,8 +58,7 @@ def test_gradients_are_those_of_pytorch(hidden, features, outputs, batch, bias, 
 
 @pytest.mark.parametrize("features", [784, 200, 33])
 def test_products_of_usual_sizes(features):
-    eager, compiled = both(chain_of(features, [200, 64], 10))
-    expected, got = (model.rows(model.w, 2, batched=True) for model in (eager, compiled))
+    expected, got = both(FlatModel(chain_of(features, [200, 64], 10)), 2)
     x, y = torch.rand(2, 20, features), torch.randint(0, 10, (2, 20))
     assert torch.allclose(got.gradient(2, x, y), expected.gradient(2, x, y), atol=1e-5)
     assert torch.allclose(got.G, expected.G, atol=1e-6)
@@ -62,9 +66,8 @@ def test_products_of_usual_sizes(features):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_exact_fisher_diagonal_is_that_of_pytorch(bias):
-    eager, compiled = both(chain_of(33, [20, 7], 5, bias))
-    start = eager.w + torch.randn(eager.n) / 10
-    expected, got = (model.rows(start, 3, batched=True) for model in (eager, compiled))
+    model = FlatModel(chain_of(33, [20, 7], 5, bias))
+    expected, got = both(model, 3, model.w + torch.randn(model.n) / 10)
     x, y, weights = torch.randn(3, 11, 33), torch.randint(0, 5, (3, 11)), torch.rand(3, 11)
     weights[1, 6:] = 0
     diagonals = [exact_fisher(rows, x, y, weights) for rows in (expected, got)]
@@ -72,75 +75,85 @@ def test_the_exact_fisher_diagonal_is_that_of_pytorch(bias):
     padded = exact_fisher(got, *(torch.cat([part, part], 1) for part in (x, y)), torch.cat([weights, 0 * weights], 1))
     assert torch.equal(padded, diagonals[1])
     with pytest.raises(ValueError, match="weights"):
-        compiled.compiled.fisher(got.W, x, y, weights[:, :3])
+        got.squared_gradients(x, y, weights[:, :3])
 
 
 def test_fewer_rows_than_there_are():
-    _, compiled = both(chain_of(5, [6], 3))
-    rows = compiled.rows(compiled.w, 3, batched=True)
+    rows = rows_of("native", FlatModel(chain_of(5, [6], 3)), 3)
     rows.gradient(2, torch.randn(2, 4, 5), torch.randint(0, 3, (2, 4)))
     assert bool(rows.G[:2].any(1).all())
     assert not rows.G[2].any()
 
 
+NO_DATA = CohortData(*[None] * 3)  # compiled code fetches its own
+
+
 class Work:
     """Samples, and what four clients do with them: as many steps as they like, from models of their own."""
 
-    def __init__(self, kind, features=(3, 4, 4)):
+    def __init__(self, kind):
         torch.manual_seed(1)
         kinds = {"bytes": Pixels(), "colours": Pixels((0.4, 0.5, 0.6), (0.2, 0.3, 0.25))}
         self.inputs = kinds.get(kind, inputs_for(torch.float32))
-        self.samples = torch.randint(0, 256, (50, *features), dtype=torch.uint8)
+        self.samples = torch.randint(0, 256, (50, *FEATURES), dtype=torch.uint8)
         if kind == "floats":
-            self.samples = torch.randn(50, *features)
-        self.eager, self.compiled = both(chain_of(self.samples[0].numel(), [13], CLASSES))
+            self.samples = torch.randn(50, *FEATURES)
+        self.model = FlatModel(chain_of(self.samples[0].numel(), [HIDDEN], CLASSES))
         self.chosen = torch.randint(0, 50, (STEPS, 4, BATCH))
         self.labels = torch.randint(0, CLASSES, (STEPS, 4, BATCH))
-        self.steps = torch.tensor([9, 5, 2, 1])
-        self.w = self.eager.w + torch.randn(4, self.eager.n) / 10
+        self.steps = [9, 5, 2, 1]
+        self.w = self.model.w + torch.randn(4, self.model.n) / 10
 
-    def by_pytorch(self, pull=None):
-        rows = self.eager.rows(self.eager.w, 4, batched=True)
+    def by_pytorch(self, step=PLAIN):
+        rows = rows_of("batched", self.model, 4)
         rows.W.copy_(self.w)
-        squares, losses = torch.zeros_like(rows.W), torch.zeros(4)
-        for step in range(STEPS):
-            active = int((self.steps > step).sum())
-            x, y = self.inputs(selected(self.samples, self.chosen[step, :active])), self.labels[step, :active]
-            losses[:active] += rows.descend(active, x, y, ETA, squares if step % 4 == 0 else None)
-            if pull is not None:
-                index, keep, shift = pull
-                index = slice(None) if index is None else index
-                rows.W[:active, index] = rows.W[:active, index] * keep + shift
-        return rows.W, squares, losses
+        squares, losses, steps = torch.zeros_like(rows.W), torch.zeros(4), torch.tensor(self.steps)
+        for number in range(STEPS):
+            active = int((steps > number).sum())
+            x, y = self.inputs(selected(self.samples, self.chosen[number, :active])), self.labels[number, :active]
+            losses[:active] += rows.descend(active, x, y, ETA, squares if number % 4 == 0 else None)
+            if step.keep is not None:
+                index = slice(None) if step.index is None else step.index
+                rows.W[:active, index] = rows.W[:active, index] * step.keep + step.shift
+        return rows.W, squares, losses / steps
 
-    def compiled_train(self, rows=slice(None), pull=None, at_once=STEPS):
-        w, steps = self.w[rows].clone(), self.steps[rows].contiguous()
-        squares, losses = torch.zeros_like(w), torch.zeros(len(w))
+    def compiled_train(self, rows=slice(None), step=PLAIN, time_left=no_deadline):
+        work = self.compiled_work(rows, time_left)
+        observer = SquaredGradients(work.W, BATCH)
+        work.train(step, observer)
+        return work.W, observer.squares, work.losses
+
+    def compiled_work(self, rows=slice(None), time_left=no_deadline):
+        made = rows_of("native", self.model, len(self.w[rows]))
+        made.W.copy_(self.w[rows])
         source = source_of(self.samples, self.inputs)
-        batches = Batches(source, self.chosen[:, rows].contiguous(), self.labels[:, rows].contiguous())
-        for first in range(0, STEPS, at_once):
-            some = range(first, min(first + at_once, STEPS))
-            self.compiled.compiled.train(batches, w, steps, some, ETA, pull, squares, 4, losses)
-        return w, squares, losses
+        batches = NativeBatches(source, self.chosen[:, rows].contiguous(), self.labels[:, rows].contiguous())
+        settings = RoundSettings(0, ETA, STEPS, BATCH, self.model.layout)
+        assignments = [Assignment(client, steps) for client, steps in enumerate(self.steps)][rows]
+        return NativeWork(made, self.model.w, settings, assignments, {}, {}, NO_DATA, time_left, batches)
 
 
 @pytest.mark.parametrize("pulled", ["nowhere", "somewhere", "everywhere"])
 @pytest.mark.parametrize("kind", ["bytes", "colours", "floats"])
 def test_training_is_what_pytorch_does_step_by_step(kind, pulled):
     work = Work(kind)
-    n = work.eager.n
+    n = work.model.n
     index = torch.randperm(n)[:20] if pulled == "somewhere" else None
     count = n if index is None else len(index)
-    pull = None if pulled == "nowhere" else (index, torch.rand(count), torch.randn(count) / 10)
-    for got, expected in zip(work.compiled_train(pull=pull), work.by_pytorch(pull), strict=True):
+    step = PLAIN if pulled == "nowhere" else Step(keep=torch.rand(count), shift=torch.randn(count) / 10, index=index)
+    for got, expected in zip(work.compiled_train(step=step), work.by_pytorch(step), strict=True):
         assert torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_neither_company_nor_breaks_change_a_bit():
+def test_neither_company_nor_breaks_change_a_bit(monkeypatch):
     work = Work("colours")
     together = work.compiled_train()
-    for interrupted, whole in zip(work.compiled_train(at_once=1), together, strict=True):
-        assert torch.equal(interrupted, whole)
+    breaks = [{"time_left": lambda: True}, {}]
+    monkeypatch.setattr(native, "UNINTERRUPTED", 2 * work.w.numel() * BATCH)
+    assert [work.compiled_work(**one)._steps_at_once() for one in breaks] == [1, 2]
+    for one in breaks:
+        for interrupted, whole in zip(work.compiled_train(**one), together, strict=True):
+            assert torch.equal(interrupted, whole)
     for row in range(4):
         for alone, whole in zip(work.compiled_train(slice(row, row + 1)), together, strict=True):
             assert torch.equal(alone[0], whole[row])
@@ -159,15 +172,15 @@ def test_samples_are_fetched_as_pytorch_would(kind):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "colours", "floats"])
-def test_answers_are_those_of_the_module(kind):
+def test_predictions_are_those_of_the_module(kind):
     work = Work(kind)
     chosen = torch.randint(0, 50, (47,))
-    module = work.eager.module_at(work.w[0], work.eager.buffers)
+    module = work.model.module_at(work.w[0], work.model.buffers)
     expected = module(work.inputs(selected(work.samples, chosen))).argmax(1)
-    source = source_of(work.samples, work.inputs)
-    assert torch.equal(work.compiled.compiled.answers(work.w[0], source, chosen), expected)
+    source, compiled = source_of(work.samples, work.inputs), backend("native", work.model).compiled
+    assert torch.equal(compiled.predict(work.w[0], source, chosen), expected)
     with pytest.raises(IndexError):
-        work.compiled.compiled.answers(work.w[0], source, torch.tensor([50]))
+        compiled.predict(work.w[0], source, torch.tensor([50]))
 
 
 def test_what_does_not_exist_is_refused():
@@ -178,7 +191,7 @@ def test_what_does_not_exist_is_refused():
     work.labels[3, 0, 0], work.chosen[4, 1, 2] = 0, -1
     with pytest.raises(IndexError):
         work.compiled_train()
-    rows = work.compiled.rows(work.compiled.w, 1, batched=True)
+    rows = rows_of("native", work.model, 1)
     with pytest.raises(IndexError, match="label"):
         rows.gradient(1, torch.zeros(1, 2, 48), torch.tensor([[0, CLASSES]]))
     with pytest.raises(ValueError, match="shape"):
@@ -186,34 +199,52 @@ def test_what_does_not_exist_is_refused():
 
 
 @pytest.mark.parametrize(
-    "pull",
+    "step",
     [
-        (None, torch.tensor(0.5).expand(5), torch.zeros(5)),
-        (None, torch.ones(2, 5), torch.zeros(2, 5)),
-        (None, torch.ones(5).double(), torch.zeros(5)),
-        (torch.arange(4), torch.ones(5), torch.zeros(5)),
+        Step(keep=torch.tensor(0.5).expand(5), shift=torch.zeros(5)),
+        Step(keep=torch.ones(2, 5), shift=torch.zeros(2, 5)),
+        Step(keep=torch.ones(N).double(), shift=torch.zeros(N).double()),
+        Step(drift=torch.zeros(N, dtype=torch.int64)),
+        Step(keep=torch.ones(5), shift=torch.zeros(5), index=torch.arange(4)),
+        Step(keep=torch.ones(5), shift=torch.zeros(5), index=torch.arange(5).int()),
     ],
-    ids=["expanded", "two rows", "float64", "fewer places"],
+    ids=["too short", "two rows", "float64", "whole numbers", "fewer places", "int32"],
 )
-def test_a_pull_of_another_kind_is_refused(pull):
-    with pytest.raises(ValueError, match=r"contiguous|as many"):
-        Work("floats").compiled_train(pull=pull)
+def test_a_step_of_another_kind_is_refused(step):
+    with pytest.raises(ValueError, match=r"contiguous|of shape"):
+        Work("floats").compiled_train(step=step)
 
 
-@pytest.mark.parametrize("places", [torch.tensor([0, 10**6]), torch.tensor([-1, 0]), None], ids=str)
-def test_a_pull_elsewhere_is_refused(places):
-    count = 10**6 if places is None else 2
+def test_an_expanded_step_is_laid_out():
+    work, expanded = Work("floats"), torch.tensor(0.5).expand(N)
+    got = work.compiled_train(step=Step(keep=expanded, shift=expanded))[0]
+    assert torch.equal(got, work.compiled_train(step=Step(keep=expanded.clone(), shift=expanded.clone()))[0])
+
+
+@pytest.mark.parametrize("index", [torch.tensor([0, 10**6]), torch.tensor([-1, 0])], ids=str)
+def test_a_step_elsewhere_is_refused(index):
     with pytest.raises(IndexError, match="coordinates"):
-        Work("floats").compiled_train(pull=(places, torch.ones(count), torch.zeros(count)))
+        Work("floats").compiled_train(step=Step(keep=torch.ones(2), shift=torch.zeros(2), index=index))
+
+
+def test_a_step_beyond_the_end_is_refused():
+    with pytest.raises(ValueError, match="of shape"):
+        Work("floats").compiled_train(step=Step(keep=torch.ones(10**6), shift=torch.zeros(10**6)))
 
 
 def test_other_kinds_of_numbers_are_refused():
     work = Work("floats")
-    rows = work.compiled.rows(work.compiled.w, 1, batched=True)
+    rows = rows_of("native", work.model, 1)
     with pytest.raises(ArgumentError, match="contiguous"):
         rows.gradient(1, torch.zeros(1, 2, 48).double(), torch.tensor([[0, 1]]))
     work.steps = work.steps[:3]
     with pytest.raises(ValueError, match="steps of 4 models"):
+        work.compiled_train()
+    work.steps = [10, 5, 2, 1]
+    with pytest.raises(ValueError, match="9 steps of 4 models; 10 of 4"):
+        work.compiled_train()
+    work.steps, work.labels = [9, 5, 2, 1], work.labels[:, :, 1:]
+    with pytest.raises(ValueError, match="labels"):
         work.compiled_train()
 
 
@@ -228,10 +259,9 @@ def test_pixels_of_another_kind_are_left_to_pytorch():
 
 
 def test_infinite_below_zero_is_zero_after_relu():
-    eager, compiled = both(chain_of(3, [2], 2))
-    with torch.no_grad():
-        eager.w[:3] = -3e38
-    rows = [model.rows(eager.w, 1, batched=True) for model in (eager, compiled)]
+    model = FlatModel(chain_of(3, [2], 2))
+    model.w[:3] = -3e38
+    rows = list(both(model, 1))
     x, y = torch.ones(1, 4, 3), torch.tensor([[0, 1, 0, 1]])
     expected, got = (row.gradient(1, x, y) for row in rows)
     assert torch.isfinite(expected).all()
@@ -255,11 +285,15 @@ def test_a_model_that_runs_away_is_seen_to():
         nn.Sequential(nn.ReLU(), nn.Linear(3, 4)),
         nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.LeakyReLU(), nn.Linear(4, 2)),
         nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(-0.1), nn.Linear(4, 2)),
-        nn.Sequential(nn.Conv2d(1, 1, 1)),
     ],
-    ids=["tanh", "ends active", "begins active", "twice active", "negative slope", "no chain"],
+    ids=["tanh", "ends active", "begins active", "twice active", "negative slope"],
 )
 def test_other_networks_stay_with_pytorch(module):
     model = FlatModel(module)
-    model.compile()
-    assert model.compiled is None
+    chain = Chain.of(model.module)
+    assert chain is not None
+    assert CompiledChain.of(chain, model) is None
+
+
+def test_a_convolution_is_no_chain():
+    assert Chain.of(nn.Sequential(nn.Conv2d(1, 1, 1))) is None
