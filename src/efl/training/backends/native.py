@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ MOST_LAYERS = 63  # one less than in native/chain.c
 LANES = 16  # of a vector, at most
 PREDICTED_AT_ONCE = 20  # samples, which stay in the cache
 PLAIN_STEP = bindings.Step(None, None, None, None, is_explicit=False)
+NO_SAMPLE = "a sample does not exist, or its label is not among the classes"
 UNINTERRUPTED = 4 * 10**9  # multiplications of compiled code, after which a Ctrl-C is heard: a few tenths of a second
 
 
@@ -45,7 +47,7 @@ class CompiledChain:
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self._loops = loops()
+        self.loops = loops()
         self._layers = (Layer * len(layers))(*layers)
         self.features = int(layers[0].inputs)
         self._per_sample = self.features + sum(layer.inputs + layer.outputs for layer in layers)
@@ -80,7 +82,7 @@ class CompiledChain:
         """
         size, losses = self._sized(x, y, w, to, squares), torch.empty(len(y))
         given = (x.contiguous(), y.contiguous(), w, to, factor, to is w, squares, losses, self._scratch(y.shape[1]))
-        if self._loops.gradient(self._layers, *size, *given):
+        if self.loops.gradient(self._layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return losses
 
@@ -91,7 +93,7 @@ class CompiledChain:
         to = torch.empty_like(w)
         size = self._sized(x, y, w, to)
         given = (x.contiguous(), y.contiguous(), weights.contiguous(), w, to, self._scratch(y.shape[1]))
-        if self._loops.fisher(self._layers, *size, *given):
+        if self.loops.fisher(self._layers, *size, *given):
             raise IndexError("a label is not among the classes")
         return to
 
@@ -101,11 +103,16 @@ class CompiledChain:
         self._check_features(source)
         predicted, chosen = torch.empty(len(chosen), dtype=torch.int64), chosen.contiguous()
         given = (ctypes.byref(source), chosen, len(chosen), w, predicted, self._scratch(PREDICTED_AT_ONCE))
-        if self._loops.answers(self._layers, len(self._layers), PREDICTED_AT_ONCE, *given):
+        if self.loops.answers(self._layers, len(self._layers), PREDICTED_AT_ONCE, *given):
             raise IndexError("a sample does not exist")
         return predicted
 
-    def train(
+    def train(self, *given: Any, **named: Any) -> None:
+        """One call of the compiled loop over steps; takes what `train_arguments` does."""
+        if self.loops.train(*self.train_arguments(*given, **named)):
+            raise IndexError(NO_SAMPLE)
+
+    def train_arguments(
         self,
         batches: NativeBatches,
         w: Tensor,
@@ -116,28 +123,27 @@ class CompiledChain:
         step: bindings.Step = PLAIN_STEP,
         squares: Tensor | None = None,
         gradients: Tensor | None = None,
-    ) -> None:
-        """Let the rows of ``w`` (C, n) take ``some`` steps, each row no more than its ``steps`` (C,).
+    ) -> tuple[Any, ...]:
+        """What the compiled loop is given to let the rows of ``w`` (C, n) take ``some`` steps, checked.
 
-        Losses are added to ``losses`` (C,), the squares of the gradients that `SquaredGradients` watches to ``squares``
-        (C, n). Where there is a matrix ``gradients`` (C, n) nothing moves, and all gradients are added to it.
+        Each row takes no more than its ``steps`` (C,). Losses are added to ``losses`` (C,), the squares of the
+        gradients that `SquaredGradients` watches to ``squares`` (C, n). Where there is a matrix ``gradients`` (C, n)
+        nothing moves, and all gradients are added to it.
         """
         (most, models, batch), last = batches.chosen.shape, some.stop
         if not len(steps) == len(losses) == models or last > most:
-            raise ValueError(f"{most} steps of {models} models; {last} of {len(steps)} were asked for")
+            raise ValueError(f"{most} steps of {models} models; {last} of {len(steps)} were requested")
         if batches.labels.shape != batches.chosen.shape:
             raise ValueError(f"labels {tuple(batches.labels.shape)} of samples {tuple(batches.chosen.shape)}")
         self._check_features(batches.source)
         self._check(models, w, squares, gradients)
         separate = gradients is None and (step.drift is not None or step.is_explicit)
-        failed = self._loops.train(
+        return (
             *(self._layers, len(self._layers), models, self.n, batch),
             *(ctypes.byref(batches.source), batches.chosen, batches.labels, steps, some.start, last, w, eta),
             *(ctypes.byref(step), squares, SquaredGradients.EVERY, losses),
             *(gradients, torch.empty(self.n) if separate else None, self._scratch(batch)),
         )
-        if failed:
-            raise IndexError("a sample does not exist, or its label is not among the classes")
 
     def _check(self, models: int, *matrices: Tensor | None) -> None:
         """Raise `ValueError` unless the matrices have a row for every model."""
@@ -204,26 +210,27 @@ class NativeWork(LocalWork):
 
     batches: NativeBatches | None = None
 
-    def train(self, step: Step = PLAIN, observer: SquaredGradients | None = None) -> None:
-        """Take all steps; ``observer`` watches some of the gradients."""
-        self._run(step, squares=None if observer is None else observer.squares)
+    def train(
+        self, step: Step = PLAIN, observer: SquaredGradients | None = None, *, gradients: Tensor | None = None
+    ) -> None:
+        """Take all steps; or, where there is a matrix ``gradients`` (C, n), move nothing and add them to it."""
+        rows, batches, squares = self.rows, self.batches, None if observer is None else observer.squares
+        assert isinstance(rows, NativeRows)
+        assert batches is not None
+        compiled, native_step = rows.compiled, _native_step(step, rows.W)
+        steps, at_once = torch.from_numpy(self.steps), self._steps_at_once()
+        for first, _ in self._active_rows(at_once):
+            some = range(first, min(first + at_once, int(steps[0])))
+            given = (batches, rows.W, steps, some, self.settings.eta, self.losses, native_step, squares, gradients)
+            if compiled.loops.train(*compiled.train_arguments(*given)):
+                raise IndexError(NO_SAMPLE)
+        self._finish()
 
     def gradient_sum(self) -> Tensor:
         """The sum (C, n) over all mini-batches of the gradient at ``start``; nothing moves."""
         total = torch.zeros_like(self.W)
-        self._run(PLAIN, gradients=total)
+        self.train(gradients=total)
         return total
-
-    def _run(self, step: Step, squares: Tensor | None = None, gradients: Tensor | None = None) -> None:
-        rows, batches, eta = self.rows, self.batches, self.settings.eta
-        assert isinstance(rows, NativeRows)
-        assert batches is not None
-        native_step = _native_step(step, rows.W)
-        steps, at_once = torch.from_numpy(self.steps), self._steps_at_once()
-        for first, _ in self._active_rows(at_once):
-            some = range(first, min(first + at_once, int(steps[0])))
-            rows.compiled.train(batches, rows.W, steps, some, eta, self.losses, native_step, squares, gradients)
-        self._finish()
 
     def _steps_at_once(self) -> int:
         """Few enough steps that Ctrl-C is heard; one, where time may be up after any."""
