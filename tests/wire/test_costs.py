@@ -129,9 +129,9 @@ def test_many_broadcasts_that_stand_for_much():
     context = Context(layout)
     blob = encode(Ternary(layout, np.arange(n), np.ones(n, bool), np.ones(1, np.float32)), context)
     assert len(blob) < 80
-    assert apply("each", [blob] * 400, context) == -8
-    seconds, room = cost(lambda: apply("each", [blob] * 400, context))
+    assert apply("each", [blob] * 300, context) == -8
+    seconds, room = cost(lambda: apply("each", [blob] * 300, context))
     assert room < 10 * 4 * n
     assert seconds < 1
     with pytest.raises(WireError, match="too many"):
-        received("each", [blob] * 501, context)
+        received("each", [blob] * 313, context)

@@ -19,10 +19,9 @@ from efl.layout import Layout
 from efl.wire import Dense, Field, Payload, Ternary, decode, encode
 
 USUAL = 2e-4  # seconds; messages that take longer are tried less often, in proportion
-BYTES_PER_SECOND = 1e9  # at which messages are mutated
 WATCHED = 100  # every so many-th message has its memory measured, which is slow
 SUSPECT = 0.01  # seconds; a message that takes longer has its time taken again and its memory measured
-REPEATS = 4  # what delays a message in passing does not delay it every time
+REPEATS = 8  # what delays a message in passing does not delay it every time
 SECONDS = 0.05  # that a message may take
 FIXED_ROOM = 64 * 2**20  # bytes that a message may take, and
 ROOM_PER_MODEL = 8  # models
@@ -98,7 +97,7 @@ def fuzz(messages: int, seed: int = 0, layouts: Sequence[Layout] = (SMALL, MLP))
     corpus = [sample for layout in layouts for sample in samples(layout)]
     for sample in corpus:  # as they are, hostile ones among them
         _try(sample, sample.blob, outcome, watched=True)
-    weights = [1 / max(USUAL, _cost(sample, sample.blob)[0] + len(sample.blob) / BYTES_PER_SECOND) for sample in corpus]
+    weights = [1 / max(USUAL, sample.seconds) for sample in corpus]
     chosen = random.choices(corpus, cum_weights=list(accumulate(weights)), k=max(0, messages - len(corpus)))
     for number, sample in enumerate(chosen):
         blob = mutated(sample.blob, sample.sealed_at_end, random)

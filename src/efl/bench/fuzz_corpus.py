@@ -36,11 +36,12 @@ from efl.wire import (
     received,
 )
 from efl.wire.context import WORTH_SORTING
+from efl.wire.limits import most_broadcasts
 from efl.wire.merged import most_merged, pack_merged
 from efl.wire.payloads.field import FIELD
 from efl.wire.payloads.ternary import TERNARY
 from efl.wire.protocol import Reply, Request
-from efl.wire.reader import sealed, varints
+from efl.wire.reader import Reader, sealed, varints
 
 SMALL = Layout(((16, 1, 3, 3), (16,), (64, 80), (64,), (10, 64), (10,)))
 MLP = Layout(((200, 784), (200,), (200, 200), (200,), (10, 200), (10,)))
@@ -102,13 +103,24 @@ class Receiver:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some bytes and who reads them; ``sealed_at_end`` if they are a payload, whose checksum comes last."""
+    """Some bytes and who reads them.
+
+    Attributes:
+        sealed_at_end: They are a payload, whose checksum comes last.
+        pieces: How many payloads or increments there are to decode.
+    """
 
     name: str
     receiver: Receiver
     read: Callable[[bytes], Content]
     blob: bytes
     sealed_at_end: bool
+    pieces: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes to read them."""
+        return 4e-5 * self.pieces + 4e-9 * self.receiver.layout.n + 1e-9 * len(self.blob)
 
 
 def samples(layout: Layout, seed: int = 0) -> Iterator[Sample]:
@@ -125,7 +137,8 @@ def samples(layout: Layout, seed: int = 0) -> Iterator[Sample]:
         for blob in blobs:
             yield Sample(f"payload {blob[0]}", receiver, receiver.payload, blob, True)
         for blob in (merged, *_hostile_merged(receiver.context)):
-            yield Sample("merged", receiver, receiver.merged, blob, True)
+            (count,) = Reader(blob).varints(1)
+            yield Sample("merged", receiver, receiver.merged, blob, True, count)
         yield from _messages(receiver, blobs, merged, fisher)
 
 
@@ -183,9 +196,10 @@ def _messages(receiver: Receiver, blobs: list[bytes], merged: bytes, fisher: NDA
     asked: dict[str, Any] = {"eta": 0.1, "local_steps": 20, "batch_size": 20}
     shared = {"field": field, "buffers": buffers}
     single = encode(Ternary(receiver.layout, np.arange(1), np.ones(1, bool), np.ones(1, np.float32)), receiver.context)
+    most = most_broadcasts(receiver.layout.n)
     catch_ups: list[dict[str, Any]] = [
         {"how": "each", "base": 3, "version": 6, "log": [short, update, by_row]},
-        {"how": "each", "base": 0, "version": 500, "log": [single] * 500},
+        {"how": "each", "base": 0, "version": most, "log": [single] * most},
         {"how": "each", "base": 0, "version": 100, "log": [blobs[10]] * 100, "start": 5},
         {"how": "merged", "base": 3, "version": 6, "log": [merged], "personal": half},
         {"how": "model", "base": -2, "version": 6, "log": [dense]},
@@ -207,6 +221,7 @@ def _messages(receiver: Receiver, blobs: list[bytes], merged: bytes, fisher: NDA
         StateReply(7, "no space left on the device"),
     ]
     for request in requests:
-        yield Sample(type(request).__name__, receiver, receiver.request, request.to_bytes(), False)
+        pieces = 1 + len(request.envelope().log)
+        yield Sample(type(request).__name__, receiver, receiver.request, request.to_bytes(), False, pieces)
     for reply in replies:
         yield Sample(type(reply).__name__, receiver, receiver.reply, reply.to_bytes(), False)

@@ -71,7 +71,7 @@ def most_broadcasts(n: int) -> int:
 
     Each takes some time, however short it is, and all of them no more than a few times what the model takes.
     """
-    return min(MOST_BROADCASTS, max(500, n // 400))
+    return min(MOST_BROADCASTS, max(300, n // 640))
 
 
 def dense_bytes(n: int) -> int:

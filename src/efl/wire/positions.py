@@ -37,8 +37,10 @@ def pack_places(places: Whole, bounds: Whole) -> bytes:
 def unpack_places(reader: Reader, bounds: Whole) -> Whole:
     """The places, checked to lie in their classes before anything larger than the message itself is made."""
     if len(bounds) == 2:
-        alone = _unpack_one(reader, int(bounds[1] - bounds[0]))
-        alone += bounds[0]
+        start, stop = bounds.tolist()
+        alone = _unpack_one(reader, stop - start)
+        if start:
+            alone += start
         return alone
     sizes = np.diff(bounds)
     taken = np.array(reader.varints(len(sizes)), dtype=np.int64)
