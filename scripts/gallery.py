@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from efl.config import parse
-from efl.runs.comparison import Job, play, prepare_directory
+from efl.runs.comparison import Job, run_jobs
 from efl.runs.directory import Record, RunDirectory
 from efl.track.figures import COLOURS
 
@@ -202,9 +202,7 @@ def main() -> None:
     for picture in PICTURES:
         if arguments.only in (None, picture.name):
             found = jobs(picture, arguments.seeds, arguments.runs)
-            for job in (job for group in found.values() for job in group):
-                prepare_directory(job)
-                play(job)
+            run_jobs([job for group in found.values() for job in group], workers=1)
             draw(picture, found, DOCS / f"fleet-{picture.name}.png")
 
 

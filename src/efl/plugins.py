@@ -102,9 +102,9 @@ class Registry(Generic[T]):
             if point.name == name:
                 self._things[name] = self._loaded(point)
                 return self._things[name]
-        if (thing := _imported(name)) is not None:
-            return self._converted(thing, name)
-        raise UserError(self._unknown(name))
+        if (thing := _imported(name)) is None:
+            raise UserError(self._unknown(name))
+        return self._converted(thing, name)
 
     def split(self, name: str) -> tuple[T, str]:
         """What a name such as ``efl:paper`` stands for, and what follows its colon; an import path has nothing more."""
@@ -138,29 +138,28 @@ class Registry(Generic[T]):
 
     def _loaded(self, point: EntryPoint) -> T:
         try:
-            thing = point.load()
+            return self._converted(point.load(), point.value)
         except Exception as error:  # whatever the other package does
             raise UserError(f"{self.kind} {point.name!r} ({point.value}) cannot be loaded: {_reason(error)}") from None
-        return self._converted(thing, point.value)
 
     def _converted(self, thing: Any, what: str) -> T:
-        converted = self._convert(thing)
-        if converted is None:
+        if (converted := self._convert(thing)) is None:
             raise UserError(f"{what} is not a {self.kind}")
         return converted
 
     def _unknown(self, name: str) -> str:
         names = self.names()
         near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
-        return f"unknown {self.kind} {name!r}; {hint}"
+        return f"unknown {self.kind} {name!r}; " + (
+            f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
+        )
 
 
 def registry(kind: str) -> Registry[Any]:
     """The registry of a kind of thing."""
     if kind not in REGISTRIES:
         raise UserError(f"unknown kind {kind!r}; choose one of: {', '.join(REGISTRIES)}")
-    module, _, name = REGISTRIES[kind].partition(":")
+    module, name = REGISTRIES[kind].split(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     found.discover()
     return found
@@ -210,7 +209,7 @@ def register(name: str, thing: Any = None, *, kind: str | None = None) -> Any:
     return fitting[0].register(name, thing)
 
 
-_plugins: dict[Path, str] = {}
+_plugins: set[Path] = set()
 
 
 def load_plugin(path: str | os.PathLike[str]) -> Path:
@@ -232,8 +231,7 @@ def load_plugin(path: str | os.PathLike[str]) -> Path:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UserError(f"plugin {path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever the file does
@@ -241,8 +239,13 @@ def load_plugin(path: str | os.PathLike[str]) -> Path:
         if not file.is_file():
             raise UserError(f"plugin {path}: no such file") from None
         raise UserError(f"plugin {path}{_line(error, file)}: {_reason(error)}") from None
-    _plugins[file] = name
+    _plugins.add(file)
     return file
+
+
+def loaded_plugins() -> list[Path]:
+    """The plugin files that this process has imported."""
+    return sorted(_plugins)
 
 
 def returns(thing: Any) -> type | None:
@@ -276,10 +279,8 @@ def _imported(path: str) -> Any:
 
 def _same_definition(one: Any, other: Any) -> bool:
     """Whether it is the same object, or the same piece of code run again, as in a notebook."""
-    if one is other:
-        return True
-    places = [(getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)) for thing in (one, other)]
-    return None not in places[0] and places[0] == places[1]
+    place, again = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
+    return one is other or (None not in place and place == again)
 
 
 def _described(thing: Any) -> str:

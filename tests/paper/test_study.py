@@ -8,14 +8,16 @@ import torch
 
 from efl import Federation, UserError, load
 from efl.config import parse
+from efl.paper import study as study_module
 from efl.paper.data import DATA, setting
 from efl.paper.figures import FIGURES, write
-from efl.paper.study import Candidate, Method, Results, Setting, Study, run
+from efl.paper.results import Results
+from efl.paper.study import Candidate, Method, Setting, Study, run
 from efl.paper.table3 import METHODS
 from efl.paper.table3 import study as table3
 from efl.paper.table3 import write as write_table3
-from efl.runs.comparison import run_jobs
 from efl.runs.setup import prepare
+from efl.track.progress import run_with_progress
 
 TINY = {
     "federation": {"dataset": "synthetic:1,1", "clients": 4, "partition": "natural"},
@@ -23,22 +25,31 @@ TINY = {
 }
 
 
-def played(jobs_seen):
-    def play(jobs, done):
-        jobs_seen.extend(jobs)
-        run_jobs(jobs, 1, done)
+@pytest.fixture
+def made(monkeypatch):
+    """The jobs that a study has made, in order."""
+    jobs = []
 
-    return play
+    def record(found, workers, on_done, *, quiet):
+        jobs.extend(found)
+        return run_with_progress(found, workers, on_done, quiet=quiet)
+
+    monkeypatch.setattr(study_module, "run_with_progress", record)
+    return jobs
 
 
-def test_the_best_candidate_on_held_out_data_is_tested_with_every_seed(tmp_path):
+def quickly(study, out):
+    return run(study, out, workers=1, quiet=True)
+
+
+def test_the_best_candidate_on_held_out_data_is_tested_with_every_seed(tmp_path, made):
     still = Candidate(rate=1e-6)  # learns nothing
     federation = {"dataset": "digits", "clients": 4, "partition": "iid"}
     digits = {**TINY, "federation": federation, "fleet": {"stragglers": 0.0, "inactive": 0.0}}
     method = Method("A", "fedavg", {}, (still, Candidate(3.0)))
     study = Study("s", [Setting("tiny", digits)], [method], seeds=2, tries=2)
-    jobs = []
-    results = run(study, tmp_path, played(jobs))
+    results = quickly(study, tmp_path)
+    jobs = made
     assert [job.label for job in jobs] == ["tiny | A | tuning 1", "tiny | A | tuning 2"] + ["tiny | A | test"] * 2
     assert [job.experiment.federation.evaluate_on for job in jobs] == ["validation", "validation", "test", "test"]
     rates = [job.experiment.training.learning_rate for job in jobs]
@@ -47,26 +58,26 @@ def test_the_best_candidate_on_held_out_data_is_tested_with_every_seed(tmp_path)
     assert not list((tmp_path / "runs").iterdir())
 
 
-def test_what_is_done_is_not_done_again_and_more_can_be_added(tmp_path):
+def test_what_is_done_is_not_done_again_and_more_can_be_added(tmp_path, made):
     study = Study("s", [Setting("tiny", TINY)], [Method("A", "fedavg")], tries=1)
-    run(study, tmp_path, played([]))
-    again, more = [], []
-    run(study, tmp_path, played(again))
+    quickly(study, tmp_path)
+    first = len(made)
+    quickly(study, tmp_path)
+    assert len(made) == first
     larger = Study("s", [Setting("tiny", TINY)], [Method("A", "fedavg"), Method("B", "efl")], seeds=2, tries=1)
-    run(larger, tmp_path, played(more))
-    assert again == []
-    assert [job.label for job in more] == ["tiny | B | test", "tiny | A | test", "tiny | B | test"]
+    quickly(larger, tmp_path)
+    assert [job.label for job in made[first:]] == ["tiny | B | test", "tiny | A | test", "tiny | B | test"]
     assert len(Results(tmp_path / "results.jsonl").lines) == 4
 
 
-def test_what_was_done_with_other_settings_is_done_again(tmp_path):
-    run(Study("s", [Setting("tiny", TINY)], [Method("A", "fedavg")], tries=1), tmp_path, played([]))
-    changes = {"looks": {"evaluate_own_every": 2}, "rounds": {"rounds": 4}}
-    jobs = {name: [] for name in changes}
-    for name, change in changes.items():
+def test_what_was_done_with_other_settings_is_done_again(tmp_path, made):
+    quickly(Study("s", [Setting("tiny", TINY)], [Method("A", "fedavg")], tries=1), tmp_path)
+    counts = [len(made)]
+    for change in ({"evaluate_own_every": 2}, {"rounds": 4}):
         changed = Setting("tiny", {**TINY, "training": {**TINY["training"], **change}})
-        results = run(Study("s", [changed], [Method("A", "fedavg")], tries=1), tmp_path, played(jobs[name]))
-    assert [len(found) for found in jobs.values()] == [0, 1]  # looking more or less often changes nothing
+        results = quickly(Study("s", [changed], [Method("A", "fedavg")], tries=1), tmp_path)
+        counts.append(len(made))
+    assert np.diff(counts).tolist() == [0, 1]  # evaluating more or less often changes nothing
     assert [line["summary"]["rounds"] for line in results.final("tiny", "A")] == [4]
 
 
@@ -89,7 +100,7 @@ def test_every_experiment_of_the_paper_can_be_parsed(scale):
 def test_tables_and_panels_show_what_was_found(tmp_path):
     quick = {"rounds": 2, "local_steps": 1, "evaluate_own_every": 2}
     study = Study("table3", [setting("smoke", "sent140", training=quick)], METHODS[-2:], tries=1)
-    results = run(study, tmp_path, played([]))
+    results = quickly(study, tmp_path)
     table = write_table3(study, results, tmp_path)
     for method in ("FedAMP", "EFL"):
         accuracy = 100 * results.final("for sent140", method)[0]["summary"]["bmta_local"]

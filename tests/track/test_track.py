@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from fleets import IRREGULAR
 from rich.console import Console
+from stopping import StopAt
 
 from efl import train
 from efl.errors import UserError
 from efl.runs.directory import RunDirectory
 from efl.track.figures import byte_stacks, curve_panels, participation
-from efl.track.progress import LiveProgress, PlainProgress, progress_displays
+from efl.track.progress import LiveProgress, PlainProgress, run_progress
 from efl.track.report import write_comparison, write_report
 from efl.track.tables import comparison_rows, markdown, summary_rows
 from efl.track.text import bytes_text
@@ -142,16 +143,48 @@ def test_a_run_without_rounds_has_no_report(tmp_path, runs):
 
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
-    assert isinstance(progress_displays(Console(force_terminal=True))[0], LiveProgress)
-    (plain,) = progress_displays(Console(force_terminal=False))
-    assert isinstance(plain, PlainProgress)
-    assert progress_displays(Console(), quiet=True) == []
-    train(rounds=2, evaluate_every=1, cohort=5, local_steps=2, observers=[plain])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
+    with run_progress(Console(force_terminal=True)) as (bar,):
+        assert isinstance(bar, LiveProgress)
+    with run_progress(Console(), quiet=True) as displays:
+        assert displays == []
+    with run_progress(Console(force_terminal=False)) as (plain,):
+        train(rounds=2, evaluate_every=1, cohort=5, local_steps=2, observers=[plain])
+    lines = capsys.readouterr().out.splitlines()[-3:]
     assert "round    2/2" in lines[2]
-    for word in ("accuracy", "loss", "complete/incomplete/inactive", "↑", "↓"):
+    for word in ("accuracy", "loss", "complete/partial/dropped 5/0/0", "↑", "↓"):
         assert word in lines[2]
+
+
+def test_the_terminal_is_given_back_when_a_run_is_stopped():
+    console = Console(force_terminal=True, width=120, record=True)
+
+    def stopped():
+        with run_progress(console) as displays:
+            train(rounds=9, cohort=5, local_steps=2, observers=[*displays, StopAt(2)])
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert console._live_stack == []
+
+
+def test_lines_tell_of_rejected_replies_and_of_every_round_if_asked():
+    said = []
+    plain = PlainProgress(said.append, every_round=True)
+    train(rounds=2, evaluate_every=2, cohort=5, local_steps=2, observers=[plain])
+    assert [line.split()[0] for line in said] == ["efl", "round", "round"]
+    record = {
+        "round": 2,
+        "bytes_up": 1,
+        "bytes_down": 1,
+        "train_loss": None,
+        "refused": {"3": "too long"},
+        "forgot": True,
+    }
+    plain.round(record)
+    assert said[3:5] == [
+        "rejected: client 3: too long",
+        "all replies rejected for several rounds: server state reset, model weights kept",
+    ]
 
 
 def test_the_live_bar_shows_what_matters():
@@ -160,7 +193,7 @@ def test_the_live_bar_shows_what_matters():
     train(rounds=3, evaluate_every=1, cohort=5, local_steps=2, observers=[bar])
     text = console.export_text()
     assert "3/3" in text
-    assert "complete/incomplete/inactive" in text
+    assert "complete/partial/dropped" in text
 
 
 def test_tables(runs):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from efl.cli.options import OutOption, QuietOption, WorkersOption, run_all, say
+from efl.cli.options import OutOption, QuietOption, WorkersOption, say
 from efl.errors import UserError
 
 if TYPE_CHECKING:
     from efl.paper.checks import Outcome
-    from efl.paper.study import Results, Study
+    from efl.paper.results import Results
+    from efl.paper.study import Study
 
 ScaleOption = Annotated[
     Literal["smoke", "small", "full"], typer.Option(help="smoke: seconds; full: what docs/theory.md shows.")
@@ -43,10 +44,13 @@ def ablation(
 ) -> None:
     """Every change we make to the paper, on and off."""
     from efl.paper import ablation as study
+    from efl.runs.directory import refuse_run_directory
+    from efl.track.progress import run_with_progress
 
     where = out or Path("runs") / f"ablation-{scale}"
     jobs = study.plan(study.SCALES[scale], where)
-    run_all(jobs, where, workers, quiet)
+    refuse_run_directory(where)
+    run_with_progress(jobs, workers, quiet=quiet)
     say(study.write(jobs, where))
     say(f"Table and figures: {where}")
 
@@ -131,18 +135,20 @@ def _build_up(
     quiet: bool,
     write: Callable[["Results", Path], str],
 ) -> None:
-    """Play what is missing of a study, and write its table and pictures."""
+    """Make the runs that are missing of a study, and write its table and pictures."""
     from efl.paper.study import run
+    from efl.runs.directory import refuse_run_directory
 
     where = out or Path("runs") / f"{study.name}-{scale}"
-    results = run(study, where, lambda jobs, done: run_all(jobs, where, workers, quiet, done))
+    refuse_run_directory(where)
+    results = run(study, where, workers, quiet=quiet)
     say(write(results, where))
     say(f"Table, figures and results.jsonl: {where}")
 
 
 def _judge(name: str, scale: str, out: Path | None, study: Callable[[Path], "Outcome"]) -> None:
     """Run a study of checks, say how each came out, and exit with 1 if one failed."""
-    from efl.runs.comparison import refuse_run_directory
+    from efl.runs.directory import refuse_run_directory
 
     where = out or Path("runs") / f"{name}-{scale}"
     refuse_run_directory(where)

@@ -17,14 +17,12 @@ from efl.cli.options import (
     SetOption,
     WorkersOption,
     console,
-    run_all,
     say,
 )
 
 if TYPE_CHECKING:
     from efl.runs.directory import RunDirectory
-    from efl.runs.loop import Result
-    from efl.track.progress import Display
+    from efl.runs.loop import Observer, Result
 
 
 def run(
@@ -37,12 +35,12 @@ def run(
     """Run one experiment."""
     from efl.api import run as run_experiment
     from efl.config import load_experiment
-    from efl.runs.comparison import new_directory
+    from efl.runs.directory import new_directory
 
     experiment = load_experiment(file or DEMO, set_ or [], plugin or [])
     name = f"{experiment.algorithm_name}-{experiment.federation.dataset}"
     directory = out or new_directory(name)
-    _play(directory, quiet, lambda displays: run_experiment(experiment, directory, displays))
+    _show(directory, quiet, lambda displays: run_experiment(experiment, directory, displays))
 
 
 def resume(
@@ -59,7 +57,7 @@ def resume(
         say(f"{directory} is finished; there is nothing left to do.")
         console.print(summary_table(summary))
         return
-    _play(directory, quiet, lambda displays: resume_run(directory, displays, plugins=plugin or ()))
+    _show(directory, quiet, lambda displays: resume_run(directory, displays, plugins=plugin or ()))
 
 
 def compare(
@@ -76,14 +74,17 @@ def compare(
 ) -> None:
     """Run the same experiment with several algorithms; one table, one report. Asked again, it goes on."""
     from efl.config import load_experiment
-    from efl.runs.comparison import directories, named, new_directory, plan
+    from efl.runs.comparison import directories, named, plan
+    from efl.runs.directory import new_directory, refuse_run_directory
+    from efl.track.progress import run_with_progress
     from efl.track.report import write_comparison
     from efl.track.tables import comparison_rows, comparison_table, markdown
 
     experiment = load_experiment(file or DEMO, set_ or [], plugin or [])
     where = out or new_directory(f"compare-{experiment.federation.dataset}")
     jobs = plan(named(algorithms), experiment, seeds, where)
-    groups = run_all(jobs, where, workers, quiet)
+    refuse_run_directory(where)
+    groups = run_with_progress(jobs, workers, console=console, quiet=quiet)
     (where / "table.md").write_text(markdown(*comparison_rows(groups)))
     page = write_comparison(where, directories(jobs))
     console.print(comparison_table(groups))
@@ -92,8 +93,7 @@ def compare(
 
 def report(directories: Annotated[list[Path], typer.Argument(help="Run directories.")], out: OutOption = None) -> None:
     """Write report.html and figures: for a run into its directory, for several one that compares them."""
-    from efl.runs.comparison import new_directory, refuse_run_directory
-    from efl.runs.directory import RunDirectory
+    from efl.runs.directory import RunDirectory, new_directory, refuse_run_directory
     from efl.track.report import write_comparison, write_report
 
     runs = [RunDirectory.open(directory) for directory in directories]
@@ -109,23 +109,19 @@ def report(directories: Annotated[list[Path], typer.Argument(help="Run directori
     say(f"Report: {page}")
 
 
-def _play(directory: Path, quiet: bool, start: Callable[[list[Display]], Result]) -> None:
+def _show(directory: Path, quiet: bool, start: Callable[[list[Observer]], Result]) -> None:
+    """Make a run with a display, and say what came out."""
     from efl.runs.directory import RunDirectory
-    from efl.track.progress import progress_displays
+    from efl.track.progress import run_progress
     from efl.track.report import write_report
     from efl.track.tables import summary_table
 
-    displays = progress_displays(console, quiet=quiet)
     try:
-        result = start(displays)
+        with run_progress(console, quiet=quiet) as displays:
+            result = start(displays)
     except KeyboardInterrupt:
-        for display in displays:
-            display.close()
         say(f"Stopped. Go on with: efl resume {directory}")
         raise typer.Exit(130) from None
-    finally:
-        for display in displays:
-            display.close()
     if not result.summary:
         return  # rank 0 of torchrun has the result
     console.print(summary_table(result.summary))

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from efl.paper.data import DATA, ScaleName, setting
-from efl.paper.study import Candidate, Method, Results, Setting, Study, spread
+from efl.paper.results import Results, spread
+from efl.paper.study import Candidate, Method, Setting, Study
 from efl.track.figures import COLOURS, Panel, Series
 from efl.track.plots import draw_panels
 from efl.track.tables import markdown

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from efl.paper.data import ScaleName, setting
-from efl.paper.study import Method, Results, Study, latex, spread
+from efl.paper.results import Results, latex, spread
+from efl.paper.study import Method, Study
 from efl.track.tables import markdown
 from efl.track.text import bytes_text
 

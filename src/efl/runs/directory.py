@@ -144,3 +144,18 @@ def _locked(file: IO[bytes]) -> bool:
     except OSError:
         pass
     return True
+
+
+def new_directory(name: str, parent: str | os.PathLike[str] = "runs") -> Path:
+    """runs/NAME-1, or the next number that is free."""
+    clean = "".join(c if c.isalnum() or c in ".-" else "-" for c in name)
+    number = 1
+    while (Path(parent) / f"{clean}-{number}").exists():
+        number += 1
+    return Path(parent) / f"{clean}-{number}"
+
+
+def refuse_run_directory(path: Path) -> None:
+    """Raise `UserError` if a comparison would be written over a single run."""
+    if (path / "config.toml").exists():
+        raise UserError(f"{path} already holds a run; choose another --out")

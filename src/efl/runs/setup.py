@@ -110,8 +110,9 @@ def prepare(
     module: nn.Module | None = None,
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
+    data: DataCache | None = None,
 ) -> Setup:
-    """Build what ``experiment`` names, taking the user's own objects where given."""
+    """Build what ``experiment`` names, taking the user's own objects where given, and data from ``data``."""
     for file in experiment.plugins:
         load_plugin(file)
     algorithm = algorithm or create(
@@ -134,16 +135,7 @@ def prepare(
             settled["data_dir"] = str(data_directory(section.data_dir).absolute())
         experiment = experiment.with_values(federation=settled)
         section = experiment.federation
-        federation = load(
-            section.dataset,
-            section.clients,
-            section.partition,
-            test_fraction=section.test_fraction,
-            seed=seed,
-            data_dir=section.data_dir,
-        )
-        if section.evaluate_on == "validation":
-            federation = federation.for_tuning(section.test_fraction, seed)
+        federation = (data or DataCache()).load(experiment)
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
     fleet.check(len(federation), seed)
@@ -158,6 +150,35 @@ def prepare(
     _try_out(model, federation, experiment.training.batch_size)
     backend = select_backend(model, federation, experiment.training.batch_size, native=experiment.engine.compile)
     return Setup(experiment, federation, backend, algorithm, fleet)
+
+
+class DataCache:
+    """The federations loaded last, so that several runs in one process load each data set once."""
+
+    SIZE = 4
+
+    def __init__(self) -> None:
+        self._loaded: dict[object, Federation] = {}
+
+    def load(self, experiment: Experiment) -> Federation:
+        """The federation that a resolved experiment names."""
+        section, seed = experiment.federation, experiment.training.seed
+        if (section, seed) in self._loaded:
+            return self._loaded[section, seed]
+        federation = load(
+            section.dataset,
+            section.clients,
+            section.partition,
+            test_fraction=section.test_fraction,
+            seed=seed,
+            data_dir=section.data_dir,
+        )
+        if section.evaluate_on == "validation":
+            federation = federation.for_tuning(section.test_fraction, seed)
+        if len(self._loaded) == self.SIZE:
+            del self._loaded[next(iter(self._loaded))]
+        self._loaded[section, seed] = federation
+        return federation
 
 
 def spelt_out(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:

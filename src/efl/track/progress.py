@@ -3,33 +3,81 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from efl.runs.comparison import Groups, Job, run_jobs
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
 from efl.runs.setup import Setup
+from efl.track.records import upgraded
 from efl.track.text import bytes_text, change_lines, duration, number, percent
 
 
-class Display(Observer, Protocol):
-    """An observer that holds the terminal until it is closed."""
+@contextmanager
+def run_progress(console: Console, *, quiet: bool = False) -> Iterator[list[Observer]]:
+    """Show a run while it lasts: a bar on a terminal, lines elsewhere, nothing if ``quiet``.
 
-    def close(self) -> None:
-        """Give the terminal back, also after an error; closing twice does no harm."""
-        ...
+    Args:
+        console: Where to.
+        quiet: Not at all.
 
-
-def progress_displays(console: Console, *, quiet: bool = False) -> list[Display]:
-    """What suits the console: a bar, lines, or nothing."""
+    Yields:
+        Observers to pass to the run. The terminal is given back however the block ends.
+    """
     if quiet:
-        return []
-    return [LiveProgress(console)] if console.is_terminal else [PlainProgress(console)]
+        yield []
+    elif console.is_terminal:
+        bar = LiveProgress(console)
+        try:
+            yield [bar]
+        finally:
+            bar.close()
+    else:
+        yield [PlainProgress(partial(console.print, highlight=False, markup=False, soft_wrap=True))]
+
+
+@contextmanager
+def batch_progress(console: Console, total: int, *, quiet: bool = False) -> Iterator[Callable[[Job, Record], None]]:
+    """Show how many of ``total`` runs are done; yields what to call with each as it ends."""
+    if quiet:
+        yield lambda job, summary: None
+    elif console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("runs", total=total)
+            yield lambda job, summary: progress.update(
+                task, advance=1, description=f"{job.label}, seed {summary['seed']}"
+            )
+    else:
+        yield lambda job, summary: console.print(
+            f"{job.label}, seed {summary['seed']}: best {percent(summary['bmta_global'])}", soft_wrap=True, markup=False
+        )
+
+
+def run_with_progress(
+    jobs: Sequence[Job],
+    workers: int | None = None,
+    on_done: Callable[[Job, Record], None] | None = None,
+    *,
+    console: Console | None = None,
+    quiet: bool = False,
+) -> Groups:
+    """`efl.runs.comparison.run_jobs` with a display; ``on_done`` is called with each run as it ends."""
+    with batch_progress(console or Console(highlight=False), len(jobs), quiet=quiet) as show:
+
+        def done(job: Job, summary: Record) -> None:
+            show(job, summary)
+            if on_done is not None:
+                on_done(job, summary)
+
+        return run_jobs(jobs, workers, done)
 
 
 class _Totals:
@@ -45,6 +93,7 @@ class _Totals:
             self.add(record)
 
     def add(self, record: Record) -> None:
+        record = upgraded(record)
         self.up += record["bytes_up"]
         self.down += record["bytes_down"]
         for kinds in record.get("bytes", {}).values():
@@ -55,8 +104,8 @@ class _Totals:
 
     def state(self) -> str:
         last = self.last
-        clients = f"{last.get('complete', 0)}/{last.get('incomplete', 0)}/{last.get('inactive', 0)}"
-        return f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  complete/incomplete/inactive {clients}"
+        clients = f"{last.get('complete', 0)}/{last.get('partial', 0)}/{last.get('dropped', 0)}"
+        return f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  complete/partial/dropped {clients}"
 
     def bytes(self) -> str:
         return f"↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
@@ -116,31 +165,38 @@ class LiveProgress:
 
 
 class PlainProgress:
-    """A line for every evaluation."""
+    """Lines of text: what begins, who comes and goes, replies that were rejected, and evaluated rounds.
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    Args:
+        say: Called with each line.
+        every_round: A line for every round, not only for those in which models are evaluated.
+    """
+
+    def __init__(self, say: Callable[[str], object], *, every_round: bool = False) -> None:
+        self.say, self.every_round = say, every_round
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Say what begins, or goes on."""
         experiment = setup.experiment
         self.totals, self.rounds = _Totals(history), experiment.training.rounds
         what = f"{experiment.algorithm_name} on {setup.federation.name}, {len(setup.federation)} clients"
-        went_on = f", going on after round {len(history)}" if history else ""
+        resumed = f", resumed after round {len(history)}" if history else ""
         compiled = ", compiled" if setup.backend.name == "native" else ""
-        self.console.print(f"{what}, {setup.model.n:,} parameters{compiled}{went_on}", highlight=False)
+        self.say(f"{what}, {setup.model.n:,} parameters{compiled}{resumed}")
 
     def round(self, record: Record) -> None:
-        """Tell the evaluated rounds."""
+        """What happened in a round."""
+        record = upgraded(record)
         self.totals.add(record)
         for line in change_lines(record):
-            self.console.print(line, highlight=False, soft_wrap=True)
-        if "accuracy" in record:
-            line = f"round {record['round'] + 1:>4}/{self.rounds}  {self.totals.state()}  {self.totals.bytes()}"
-            self.console.print(line + self.totals.time(), highlight=False, soft_wrap=True)
+            self.say(line)
+        for client, why in record.get("rejected", {}).items():
+            self.say(f"rejected: client {client}: {why}")
+        if record.get("server_state_reset"):
+            self.say("all replies rejected for several rounds: server state reset, model weights kept")
+        if self.every_round or "accuracy" in record:
+            progress = f"round {record['round'] + 1:>4}/{self.rounds}"
+            self.say(f"{progress}  {self.totals.state()}  {self.totals.bytes()}{self.totals.time()}")
 
     def end(self, summary: Record) -> None:
         """The table that follows says the rest."""
-
-    def close(self) -> None:
-        """Nothing to give back."""

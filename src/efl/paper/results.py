@@ -1,0 +1,128 @@
+"""Results of a study: a line of results.jsonl for every finished run, and the text of tables made from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from efl.config import Experiment, parse
+from efl.errors import UserError
+from efl.runs.directory import Record, RunDirectory
+
+KEPT = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down")
+CURVE = ("round", "accuracy", "own_accuracy", "train_loss", "bytes_up", "bytes_down")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    setting: str
+    method: str
+    candidate: int
+    tuning: bool
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """What the progress display says."""
+        stage = f"tuning {self.candidate + 1}" if self.tuning else "test"
+        return f"{self.setting} | {self.method} | {stage}"
+
+
+class Results:
+    """results.jsonl: a line for every finished run, with its summary and its curve."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: dict[Cell, Record] = {}
+        for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+            try:
+                record = json.loads(line)
+                self.lines[Cell(**record["cell"])] = record
+            except (ValueError, KeyError, TypeError):
+                raise UserError(f"{path}:{number}: not a result; delete the line to make that run again") from None
+
+    def add(self, cell: Cell, experiment: Experiment, directory: RunDirectory, summary: Record) -> None:
+        """Keep a run's result for good."""
+        curve = [{key: line.get(key) for key in CURVE} for line in directory.history()]
+        record = {
+            "cell": vars(cell),
+            "experiment": experiment.model_dump(exclude_none=True),
+            "summary": {key: summary[key] for key in (*KEPT, "rounds", "seconds", "diverged")},
+            "curve": [point for point in curve if point["accuracy"] is not None],
+        }
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        self.lines[cell] = record
+
+    def final(self, setting: str, method: str) -> list[Record]:
+        """The test runs of a method on a setting, one for each seed, with the candidate chosen last."""
+        by_seed = {
+            cell.seed: record
+            for cell, record in self.lines.items()
+            if (cell.setting, cell.method, cell.tuning) == (setting, method, False)
+        }
+        return [by_seed[seed] for seed in sorted(by_seed)]
+
+    def has(self, cell: Cell, experiment: Experiment) -> bool:
+        """Whether this run was made, with these settings."""
+        if cell not in self.lines:
+            return False
+        try:
+            return _but_for_evaluation(parse(self.lines[cell]["experiment"])) == _but_for_evaluation(experiment)
+        except UserError:
+            return False
+
+    def best(self, setting: str, method: str, merit: str) -> int:
+        """The candidate with the greatest ``merit`` on held-out data; the first, if none was tried."""
+        tried = {
+            cell.candidate: _merit(record, merit)
+            for cell, record in self.lines.items()
+            if (cell.setting, cell.method, cell.tuning) == (setting, method, True)
+        }
+        return max(sorted(tried), key=lambda number: tried[number]) if tried else 0
+
+
+def _merit(record: Record, key: str) -> float:
+    value = record["summary"][key]
+    return -1.0 if value is None or record["summary"]["diverged"] else float(value)
+
+
+def _but_for_evaluation(experiment: Experiment) -> Experiment:
+    """How often models are evaluated changes nothing in a run."""
+    training = experiment.training.model_copy(update={"evaluate_every": 1, "evaluate_own_every": 1})
+    return experiment.model_copy(update={"training": training})
+
+
+def spread(records: Sequence[Record], key: str) -> str:
+    """Mean ± standard deviation over seeds, in percent; a dash where there is nothing."""
+    values = [100 * record["summary"][key] for record in records if record["summary"][key] is not None]
+    if not values:
+        return "–"
+    text = f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+    lost = sum(bool(record["summary"]["diverged"]) for record in records)
+    return text + (f" ({lost} diverged)" if lost else "")
+
+
+def latex(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+    r"""A table for a paper, with booktabs' rules.
+
+    >>> latex(["", "mnist"], [["EFL", "99.1 ± 0.1"]], "Accuracy").splitlines()[6]
+    'EFL & 99.1 $\\pm$ 0.1 \\\\'
+    """
+    plain = {"±": r"$\pm$", "–": "--", "%": r"\%", "λ": r"$\lambda$", "η": r"$\eta$", "_": r"\_"}
+
+    def line(cells: Sequence[str]) -> str:
+        text = " & ".join(cells)
+        for sign, command in plain.items():
+            text = text.replace(sign, command)
+        return text + r" \\"
+
+    body = [line(header), r"\midrule", *(line(row) for row in rows)]
+    columns = "l" + "r" * (len(header) - 1)
+    start = [r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    return "\n".join([*start, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
