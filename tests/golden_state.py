@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from efl.algorithms import every_name as all_names
 from efl.config import parse
 from efl.runs.loop import Run
-from efl.runs.setup import prepare
+from efl.runs.setup import build
 
 __all__ = ["all_names", "grid_run", "local_run"]
 
@@ -16,13 +16,13 @@ __all__ = ["all_names", "grid_run", "local_run"]
 def local_run(table):
     """The summary of a run on this machine by one worker, and a hash of its clients' state."""
     table = {**table, "engine": {**table.get("engine", {}), "workers": 1}}
-    setup = prepare(parse(table))
+    setup = build(parse(table))
     run = Run(setup)
     summary = run.execute().summary
-    store = run.host.store
+    store = run.coordinator.transport.host.store
     state = []
     for client in range(len(setup.federation)):
-        rows = store.file.read([store.look(client)])
+        rows = store.file.read([store.current(client)])
         state.append([row[0] for row in rows.values()])
         upload = store.last_upload(client)
         state[-1] += [upload.round.to_bytes(4, "little", signed=True), *upload.parts.values()]
@@ -34,7 +34,7 @@ def grid_run(config, where):
     run, _, _ = served(where, config)
     summary = run.execute().summary
     files = [load_file(path) for path in sorted(where.glob("clients/*/client-*.safetensors"))]
-    return summary, digest([[file[name] for name in file if name.startswith("rows.")] for file in files])
+    return summary, digest([[file[name] for name in file if name.startswith("host/store/rows/")] for file in files])
 
 
 def digest(state):

@@ -11,7 +11,7 @@ from efl import load
 from efl.config import parse
 from efl.flower import client_app
 from efl.flower.config import experiment_of
-from efl.flower.server import prepare_server
+from efl.flower.server import build_server
 from efl.models import Task, build
 from efl.rng import Purpose, torch_seed
 from efl.runs.loop import Run
@@ -100,14 +100,14 @@ class FakeGrid:
         return [self.replies.pop(number) for number in list(ids) if number in self.replies]
 
 
-def served(tmp_path, config=None, grid=None, **network):
+def served(tmp_path, config=None, grid=None, make_model=make_model, **network):
     """A server on a grid whose clock is the test's own; the run, and the lines it says."""
     config = {**CONFIG, "network.directory": str(tmp_path / "run"), **(config or {}), **network}
     grid = grid or FakeGrid(config, tmp_path)
     grid.config = config
     lines = []
-    setup, directory = prepare_server(grid, experiment_of(config), make_model, lines.append)
-    setup.post.clock, setup.post.sleep = grid.clock, grid.sleep
+    setup, directory = build_server(grid, experiment_of(config), make_model, lines.append)
+    setup.mailbox.clock, setup.mailbox.sleep = grid.clock, grid.sleep
     return Run(setup, directory), grid, lines
 
 

@@ -13,7 +13,7 @@ from efl import EFL, Federation
 from efl.config import parse
 from efl.native import NotCompiledError, build, loaded, loops
 from efl.runs.loop import Run
-from efl.runs.setup import prepare
+from efl.runs.setup import build as build_setup
 from efl.training.backends import selection
 from efl.training.backends.native import CompiledChain
 
@@ -163,4 +163,4 @@ def run_of(federation: Federation, hidden=20, batch_size=5, **engine):
     }
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, hidden), nn.ReLU(), nn.Linear(hidden, 3))
-    return Run(prepare(parse(table), federation, module, EFL(density_up=1.0, density_down=1.0), IRREGULAR))
+    return Run(build_setup(parse(table), federation, module, EFL(density_up=1.0, density_down=1.0), IRREGULAR))

@@ -10,7 +10,7 @@ from torch import nn
 import efl
 from efl.config import parse
 from efl.processes import processors, single_threaded
-from efl.runs.setup import prepare
+from efl.runs.setup import build
 
 
 def main() -> None:
@@ -21,10 +21,10 @@ def main() -> None:
     workers = processors()
     table = {"federation": {"clients": len(data)}, "training": {"cohort": COHORT}, "engine": {"workers": workers}}
     reliable = efl.Fleet(stragglers=0.0, inactive=0.0)
-    setup = prepare(parse(table), federation, nn.Sequential(*network(name)), efl.FedAvg(), reliable)
-    coordinator, host = setup.assemble()
-    with closing(host), single_threaded():
-        report(coordinator.play, rounds)
+    setup = build(parse(table), federation, nn.Sequential(*network(name)), efl.FedAvg(), reliable)
+    coordinator = setup.coordinator()
+    with closing(coordinator.transport), single_threaded():
+        report(coordinator.run_round, rounds)
 
 
 main()

@@ -14,7 +14,7 @@ from efl.federation import Federation
 from efl.fleet import Fleet
 from efl.runs.directory import RunDirectory
 from efl.runs.loop import Observer, Result, Run
-from efl.runs.setup import Setup, prepare
+from efl.runs.setup import LocalSetup, build
 from efl.track.trackers import trackers
 from efl.transport.torchrun import LEADER, rank
 
@@ -71,7 +71,7 @@ def run(
     fleet: Fleet | None = None,
 ) -> Result:
     """Run an experiment, leaving its files in ``out``; the user's own objects take the place of what it names."""
-    setup = prepare(experiment, federation, module, algorithm, fleet)
+    setup = build(experiment, federation, module, algorithm, fleet)
     if rank() != LEADER:
         return _served(setup)
     tracked = trackers(setup.experiment.track, out)
@@ -98,13 +98,13 @@ def resume(
     experiment = where.experiment()
     if plugins:
         experiment = experiment.with_plugins(plugins)
-    setup = prepare(experiment, federation, model, algorithm, fleet)
+    setup = build(experiment, federation, model, algorithm, fleet)
     if rank() != LEADER:
         return _served(setup)
     return Run(setup, where, [*observers, *trackers(setup.experiment.track, where.path)]).execute()
 
 
-def _served(setup: Setup) -> Result:
+def _served(setup: LocalSetup) -> Result:
     """Under torchrun, only rank 0 leads a run; work for it until it is over. What comes back is empty."""
     setup.follow()
     return Result({}, [], setup.model.module, None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
@@ -11,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from zlib_ng.zlib_ng import crc32
 
+from efl.errors import UserError
+
 if TYPE_CHECKING:  # the command answers `--help` without loading PyTorch
     from numpy.typing import NDArray
     from torch import Tensor
 
 
+FORMAT = 5  # of state files; format 4 is that of elastic-fl 0.1
+SEPARATOR = "/"  # between the keys of a nested state in a tensor's name
+State = dict[str, Any]  # nested, of tensors and of what JSON has
+Upgrade = Callable[[dict[str, Any], "dict[str, Tensor]"], State]
 PART = ".part"  # how the names of files end that are being written
 
 
@@ -84,6 +92,94 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
     with safe_open(path, framework="pt") as file:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a nested state of tensors and JSON values into one file, atomically, with a checksum.
+
+    Args:
+        path: The file.
+        state: Dictionaries of tensors, of what JSON has, and of further such dictionaries.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = Path(tempfile.mkdtemp()) / "state.safetensors"
+        >>> write_state(path, {"round": 3, "server": {"w": torch.ones(2)}})
+        >>> read_state(path)
+        {'round': 3, 'server': {'w': tensor([1., 1.])}}
+    """
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    values = json.dumps(_without_tensors(state, "", tensors))
+    notes = {"format": FORMAT, "written_by": f"elastic-fl {_version()}", "sha256": _sha256(tensors, values)}
+    write_atomically(path, save(tensors, {"notes": json.dumps(notes), "values": values}))
+
+
+def read_state(path: Path, upgrades: Mapping[int, Upgrade] | None = None) -> State:
+    """Read what `write_state` wrote.
+
+    Args:
+        path: The file.
+        upgrades: For each older format that is understood, a function of the file's notes and tensors to the state.
+
+    Returns:
+        The nested state.
+
+    Raises:
+        UserError: Another version of elastic-fl wrote the file, in a format that is not understood.
+        ValueError: The file is damaged; so may be `SafetensorError`, `OSError` and `KeyError`.
+    """
+    texts, tensors = read_tensors(path)
+    notes = json.loads(texts["notes"])
+    known = {FORMAT, *(upgrades or {})}
+    if notes["format"] not in known:
+        writer = notes.get("written_by", "elastic-fl 0.1")
+        raise UserError(f"{path} was written by {writer} (format {notes['format']}); this version cannot read it")
+    values = texts.get("values", "")
+    if notes["sha256"] != _sha256(tensors, values):
+        raise ValueError("checksum does not match")
+    if notes["format"] != FORMAT:
+        return (upgrades or {})[notes["format"]](notes, tensors)
+    state: State = json.loads(values)
+    for name, tensor in tensors.items():
+        *parents, key = name.split(SEPARATOR)
+        inner = state
+        for parent in parents:
+            inner = inner[parent]
+        inner[key] = tensor
+    return state
+
+
+def _without_tensors(state: Mapping[str, Any], prefix: str, tensors: dict[str, Tensor]) -> State:
+    """The state without its tensors, which are put into ``tensors`` by their path."""
+    import torch
+
+    rest: State = {}
+    for key, value in state.items():
+        if SEPARATOR in key:
+            raise ValueError(f"a key of a state may not have a {SEPARATOR!r}: {key!r}")
+        if isinstance(value, torch.Tensor):
+            tensors[prefix + key] = value.contiguous()
+        elif isinstance(value, Mapping):
+            rest[key] = _without_tensors(value, f"{prefix}{key}{SEPARATOR}", tensors)
+        else:
+            rest[key] = value
+    return rest
+
+
+def _sha256(tensors: Mapping[str, Tensor], values: str) -> str:
+    digest = hashlib.sha256(values.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _version() -> str:
+    from efl import __version__
+
+    return __version__
 
 
 def checksum(array: NDArray[Any], start: int = 0) -> int:

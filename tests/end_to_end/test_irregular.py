@@ -9,10 +9,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from efl import EFL, Experiment, FedAvg, Fleet, UserError, load_experiment, resume, run, train
 from efl.config import parse
-from efl.runs.setup import prepare
+from efl.runs.setup import build
+from efl.server.aggregation import updates_of
 
 TRAINING = {"rounds": 40, "cohort": 6, "local_steps": 4, "evaluate_every": 10, "evaluate_own_every": "never"}
 
@@ -61,21 +63,21 @@ def test_theorem_1s_schedule(digits):
 def assembled(digits, fleet, **training):
     experiment = parse({"federation": {"clients": len(digits)}, "training": {"local_steps": 1, **training}})
     algorithm = EFL(elasticity=0, density_up=1, density_down=1)
-    return prepare(experiment, digits, None, algorithm, fleet).assemble()[0]
+    return build(experiment, digits, None, algorithm, fleet).coordinator()
 
 
 @pytest.mark.parametrize(("rule", "total"), [("keep", 0.9), ("drop", 1.0)])
 def test_shares_are_renormalised_only_if_the_departed_are_dropped(digits, rule, total):
     fleet = Fleet(stragglers=0, inactive=0, departures=[[1, [0, 1]]], on_departure=rule)
     coordinator = assembled(digits, fleet, cohort=20)
-    coordinator.play(0)
+    coordinator.run_round(0)
     assert coordinator.table.shares.sum() == pytest.approx(1)
-    coordinator.play(1)
+    coordinator.run_round(1)
     there = coordinator.table.shares[2:].sum()
     assert there == pytest.approx(total, abs=0.02)
 
 
-def test_the_weights_of_clients_that_are_asked_only_when_available_stay_unbiased(digits, tmp_path):
+def test_the_weights_of_clients_that_are_sampled_only_when_available_stay_unbiased(digits, tmp_path, monkeypatch):
     """Σ 1/π_k over the rounds in which client k contributes must come to as much for all, however often it is there."""
     lines = [f"{c},0,{100 if c % 2 else 25},1000,1e9,1e9" for c in range(20)]
     header = "client,start,stop,steps_per_second,down_bytes_per_second,up_bytes_per_second"
@@ -84,19 +86,20 @@ def test_the_weights_of_clients_that_are_asked_only_when_available_stay_unbiased
     fleet = Fleet(stragglers=0, inactive=0, trace=str(path), selection="available")
     coordinator = assembled(digits, fleet, cohort=5)
     total = np.zeros(20)
-    real = coordinator._contributions
+    clock = coordinator.transport.clock
 
-    def watched(selection, replies):
-        contributions = real(selection, replies)
-        if coordinator.clock.now > 1000:  # once the rates are known
-            for contribution in contributions:
-                total[contribution.client] += 1 / (contribution.asked * contribution.answers)
-        return contributions
+    def watched(replies, cohort, table):
+        updates = updates_of(replies, cohort, table)
+        if clock.now > 1000:  # once the rates are known
+            for update in updates:
+                total[update.client] += 1 / (update.sampling_probability * update.response_rate)
+        return updates
 
-    coordinator._contributions = watched
+    monkeypatch.setattr("efl.server.coordinator.updates_of", watched)
     for round_ in range(500):
-        coordinator.clock._now[0] = 7.3 * round_  # rounds at all hours
-        coordinator.play(round_)
+        state = clock.state_dict()
+        clock.load_state_dict({**state, "now": torch.full((1,), 7.3 * round_, dtype=torch.float64)})  # at all hours
+        coordinator.run_round(round_)
     always, rarely = total[1::2].mean(), total[::2].mean()
     assert rarely == pytest.approx(always, rel=0.15)
 

@@ -10,6 +10,7 @@ from efl.errors import UserError
 from efl.fleet.clock import IDLE, Clock
 from efl.fleet.intervals import COLUMNS, Interval
 from efl.fleet.traces import EXAMPLES, Trace, find_trace, read_trace
+from efl.server.round_end import RoundEnd
 
 HEADER = ",".join(COLUMNS)
 
@@ -132,46 +133,46 @@ def test_the_examples_are_traces_for_the_default_federation(name):
     assert (EXAMPLES / f"{name}.csv").stat().st_size < 20_000
 
 
-def clock(*intervals, deadline=None, first_upload=0, clients=3):
+def clock(*intervals, first_upload=0, clients=3):
     """Clients that do a step and 100 bytes down, 10 up, a second."""
     rows = [Interval(0, client, start, stop, 1.0, 100.0, 10.0) for client, start, stop in intervals]
-    return Clock(Trace(rows, clients), deadline, first_upload)
+    return Clock(Trace(rows, clients), first_upload)
 
 
 def test_steps_are_what_fits_between_download_and_upload():
     # 50 s − 2 s for 200 bytes down − 1.25 × 4 s for 40 bytes up leaves 43 s; client 1 is gone after 20 s: 13 s
-    timer = clock((0, 0, math.inf), (1, 0, 20), (2, 5, 50), deadline=50.0, first_upload=40)
-    allowed = timer.allow(np.arange(3), np.full(3, 200.0), local_steps=30)
+    timer = clock((0, 0, math.inf), (1, 0, 20), (2, 5, 50), first_upload=40)
+    allowed = timer.allow(np.arange(3), np.full(3, 200.0), 30, 50.0)
     assert allowed.steps.tolist() == [30, 13, 0]
-    late = timer.finish(allowed, allowed.steps, {0: 40, 1: 40})
+    late = timer.finish(allowed, allowed.steps, {0: 40, 1: 40}, RoundEnd(50.0))
     assert late == set()
     assert timer.now == 2 + 30 + 4  # all who were reached answered: no need to wait for the deadline
 
 
 def test_a_reply_that_is_longer_than_expected_comes_too_late_and_the_next_reserves_more():
-    timer = clock((0, 0, math.inf), deadline=20.0)
-    allowed = timer.allow(np.array([0]), np.array([0.0]), local_steps=20)
+    timer = clock((0, 0, math.inf))
+    allowed = timer.allow(np.array([0]), np.array([0.0]), 20, 20.0)
     assert allowed.steps.tolist() == [20]
-    assert timer.finish(allowed, allowed.steps, {0: 80}) == {0}
+    assert timer.finish(allowed, allowed.steps, {0: 80}, RoundEnd(20.0)) == {0}
     assert timer.now == 20
-    assert timer.allow(np.array([0]), np.array([0.0]), local_steps=20).steps.tolist() == [10]
+    assert timer.allow(np.array([0]), np.array([0.0]), 20, 20.0).steps.tolist() == [10]
 
 
 def test_the_server_waits_for_the_silent_until_the_deadline_but_not_for_the_unreachable():
     for intervals, expected in (([(0, 0, 900), (1, 0, 900)], 50.0), ([(0, 0, 900)], 6.0)):
-        timer = clock(*intervals, deadline=50.0)
-        allowed = timer.allow(np.arange(2), np.zeros(2), local_steps=5)
-        timer.finish(allowed, np.minimum(allowed.steps, [5, 0]), {0: 10})
+        timer = clock(*intervals)
+        allowed = timer.allow(np.arange(2), np.zeros(2), 5, 50.0)
+        timer.finish(allowed, np.minimum(allowed.steps, [5, 0]), {0: 10}, RoundEnd(50.0))
         assert timer.now == expected
 
 
 def test_without_a_deadline_a_round_lasts_as_long_as_its_slowest_client():
     timer = clock((0, 0, math.inf), (1, 0, 7))
-    allowed = timer.allow(np.arange(3), np.zeros(3), local_steps=30)
+    allowed = timer.allow(np.arange(3), np.zeros(3), 30, None)
     assert allowed.steps.tolist() == [30, 7, 0]
-    timer.finish(allowed, allowed.steps, {0: 10})
+    timer.finish(allowed, allowed.steps, {0: 10}, RoundEnd())
     assert timer.now == 31
-    timer.finish(timer.allow(np.array([1]), np.zeros(1), 30), np.zeros(1, dtype=np.int64), {})
+    timer.finish(timer.allow(np.array([1]), np.zeros(1), 30, None), np.zeros(1, dtype=np.int64), {}, RoundEnd())
     assert timer.now == 31 + IDLE
 
 

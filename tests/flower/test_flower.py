@@ -10,12 +10,12 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message
 from grids import CONFIG, FakeGrid, load_data, make_model, on_one_machine, served, spoiled
 
-from efl import EFL
-from efl.client.state_file import Memory, digest
+from efl.algorithms.compression.error_feedback import ErrorFeedback
+from efl.client.state_file import StateFile, request_hash
 from efl.errors import UserError, WireError
-from efl.flower.client import Site
+from efl.flower.client import Node
 from efl.flower.config import experiment_of, fleet_of
-from efl.runs.checkpoint import read_file
+from efl.storage import read_state
 from efl.wire import Dense, encode
 from efl.wire import Message as Wire
 
@@ -40,13 +40,13 @@ def test_own_models_are_looked_at_where_they_are(tmp_path):
 def test_a_client_asked_the_same_again_gives_the_same_answer(tmp_path):
     run, grid, _ = served(tmp_path, {"training.rounds": 1})
     run.execute()
-    site = Site(make_model, load_data, grid.nodes[100].node_config, experiment_of(grid.config))
-    letter = next(dict(m.content["efl"]) for m in grid.pushed if m.metadata.message_type == "train")
-    memory = Memory(tmp_path / "clients", letter["run"], 0)
-    before = memory.path.read_bytes()
-    first, again = (site.train({**letter, "began": 0.0}) for _ in range(2))
+    node = Node(make_model, load_data, grid.nodes[100].node_config, experiment_of(grid.config))
+    envelope = next(dict(m.content["efl"]) for m in grid.pushed if m.metadata.message_type == "train")
+    file = StateFile(tmp_path / "clients", envelope["run"], 0)
+    before = file.path.read_bytes()
+    first, again = (node.train({**envelope, "began": 0.0}) for _ in range(2))
     assert first == again
-    assert memory.path.read_bytes() == before
+    assert file.path.read_bytes() == before
 
 
 class KilledError(Exception):
@@ -56,21 +56,22 @@ class KilledError(Exception):
 def test_everything_made_was_counted_once_or_is_still_in_hand(tmp_path, monkeypatch):
     """Client 1's first reply is lost; client 2 is killed before it has written its second work down, 3 after it has."""
     run, grid, _ = served(tmp_path, {"training.rounds": 4, "algorithm.density_up": 0.05, "network.patience": 9})
-    made, sent, worked = {}, {}, {}
-    make_updates, keep = EFL._updates, Memory.keep
+    made, uploaded, worked = {}, {}, {}
+    encode_up, save = ErrorFeedback.encode_up, StateFile.save
 
-    def updates(self, work, moved, residual, scale):
-        uploads = make_updates(self, work, moved, residual, scale)
-        whole = uploads[0]["update"].onto(np.zeros(work.model.n, np.float32)).astype(np.float64)
-        worked["last"] = (work.settings.round, moved[0].double().numpy(), whole)
-        return uploads
+    def encoded(self, work, on_sent=None):
+        moved = work.delta[0].double().numpy()
+        sent = encode_up(self, work, on_sent)
+        whole = sent[0].onto(np.zeros(work.model.n, np.float32)).astype(np.float64)
+        worked["last"] = (work.settings.round, moved, whole)
+        return sent
 
-    def kept(self, host, answered):
+    def saved(self, host, cached):
         round_, moved, whole = worked["last"]
         if (self.client, round_) == (2, 1):
             raise KilledError
-        made[self.client, round_], sent[self.client, round_] = moved, whole
-        keep(self, host, answered)
+        made[self.client, round_], uploaded[self.client, round_] = moved, whole
+        save(self, host, cached)
         if (self.client, round_) == (3, 1):
             raise KilledError
 
@@ -84,19 +85,19 @@ def test_everything_made_was_counted_once_or_is_still_in_hand(tmp_path, monkeypa
         except KilledError:
             return Message(Error(code=8), reply_to=message)
 
-    monkeypatch.setattr(EFL, "_updates", updates)
-    monkeypatch.setattr(Memory, "keep", kept)
+    monkeypatch.setattr(ErrorFeedback, "encode_up", encoded)
+    monkeypatch.setattr(StateFile, "save", saved)
     grid.answer, grid.spoil = answer, lose
     history = run.execute().history
     absent = {record["round"]: {0, 1, 2, 3} - set(record["counted"]) for record in history}
     assert absent == {0: {1}, 1: {2, 3}, 2: set(), 3: set()}
     for client in range(4):
         (path,) = (tmp_path / "clients").glob(f"*/client-{client}.safetensors")
-        _, tensors = read_file(path)
+        rows = read_state(path)["host"]["store"]["rows"]
         counted = [record["round"] for record in history if client in record["counted"]]
         total = sum(moved for (who, _), moved in made.items() if who == client)
-        arrived = sum(sent[client, round_] for round_ in counted)
-        np.testing.assert_allclose(arrived + tensors["rows.residual"].double().numpy(), total, atol=1e-6)
+        arrived = sum(uploaded[client, round_] for round_ in counted)
+        np.testing.assert_allclose(arrived + rows["residual"][0].double().numpy(), total, atol=1e-6)
 
 
 def test_a_client_out_of_time_sends_what_it_has(tmp_path):
@@ -132,14 +133,14 @@ def test_silent_clients_are_not_waited_for_longer_than_the_deadline(tmp_path):
     assert first["counted"] == [0, 1, 2]
     assert first["inactive"] == 1
     assert second["bytes"]["up"]["lost"] == len(dict(kept[0].content["efl"])["blob"])
-    assert any(line.startswith("late: client 3") for line in lines)
+    assert any(line.startswith("reply from client 3 arrived after the deadline") for line in lines)
 
 
 REFUSED = {
     "another run": (lambda reply: spoiled(reply, run="another"), "another run"),
     "another client": (lambda reply: spoiled(reply, client=3), "it says it is client 3"),
-    "garbage": (lambda reply: spoiled(reply, blob=b"garbage" * 9), "ends too early"),
-    "no letter": (lambda reply: _emptied(reply), "without a letter"),
+    "garbage": (lambda reply: spoiled(reply, blob=b"garbage" * 9), "a header of"),
+    "no envelope": (lambda reply: _emptied(reply), "without an envelope"),
 }
 
 
@@ -176,7 +177,7 @@ def test_a_replayed_reply_is_refused(tmp_path):
     grid.spoil = replay
     first, second = run.execute().history
     assert "refused" not in first
-    assert "not asked" in second["refused"][0]
+    assert "round 0" in second["refused"][0]
 
 
 @pytest.mark.parametrize(("value", "why"), [(np.nan, "finite"), (1e6, "norm")])
@@ -203,7 +204,7 @@ def test_a_forged_client_id_is_refused(tmp_path):
     grid.nodes[201] = grid.node(201, 3, "client-1")  # says it is client 3, registered as client 1
     run, _, lines = served(tmp_path, grid=grid)
     result = run.execute()
-    assert sum("refused: node 20" in line for line in lines) == 2
+    assert sum("rejected: node 20" in line for line in lines) == 2
     assert result.summary["model_sha256"] == on_one_machine()["model_sha256"]
 
 
@@ -259,13 +260,13 @@ def test_settings_that_only_simulated_clients_can_be_told_are_refused():
 
 
 def test_a_request_for_somebody_else_is_refused_by_the_client(tmp_path):
-    site = Site(make_model, load_data, {"partition-id": 1, "state-dir": str(tmp_path)}, experiment_of(CONFIG))
+    node = Node(make_model, load_data, {"partition-id": 1, "state-dir": str(tmp_path)}, experiment_of(CONFIG))
     blob = Wire("request", {"client": 2}).to_bytes()
     with pytest.raises(WireError, match="client 2"):
-        site.train({"run": "abc", "client": 2, "blob": blob, "began": 0.0})
+        node.train({"run": "abc", "client": 2, "blob": blob, "began": 0.0})
     with pytest.raises(WireError, match="without a request"):
-        site.train({"run": "abc", "client": 1, "began": 0.0})
-    assert digest(blob) != digest(b"")
+        node.train({"run": "abc", "client": 1, "began": 0.0})
+    assert request_hash(blob) != request_hash(b"")
 
 
 def test_errors_of_flower_are_silence(tmp_path):
@@ -326,4 +327,4 @@ def test_a_node_turned_away_is_asked_again_when_it_has_been_away(tmp_path):
     history = run.execute().history
     assert 1 not in history[0]["counted"]
     assert 1 in history[-1]["counted"]
-    assert sum(line.startswith("refused: node") for line in lines) == 1
+    assert sum(line.startswith("rejected: node") for line in lines) == 1

@@ -13,8 +13,8 @@ from grids import served, spoiled
 from efl.algorithms import every_name
 from efl.errors import WireError
 from efl.flower.server import Lines
-from efl.server.limits import Guard
-from efl.wire import Dense, Field, Signs, encode
+from efl.server.limits import NormLimits
+from efl.wire import Dense, Field, Signs, TrainReply, encode
 from efl.wire import Message as Wire
 
 
@@ -78,7 +78,7 @@ def test_bounds_of_each_kind_of_part(tmp_path):
 
     def taken(name, part):
         try:
-            Guard(10.0).check(1, {name: part}, w, buffers, settings)
+            NormLimits(10.0).check(1, {name: part}, w, buffers, settings)
         except WireError:
             return False
         return True
@@ -102,19 +102,19 @@ def test_bounds_of_each_kind_of_part(tmp_path):
 
 def test_an_aggregate_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     """Should the bounds ever let through what adds up to more than float32 holds."""
-    monkeypatch.setattr(Guard, "check", lambda *_: None)
+    monkeypatch.setattr(NormLimits, "check", lambda *_: None)
     run, grid, _ = served(tmp_path, {"training.rounds": 2, "algorithm.name": "fedcurv"})
     hostile(run, grid, with_part(run, "field", field(3e38, 3e38)))
     first, second = run.execute().history
     assert first["counted"] == []
-    assert set(first["refused"].values()) == {"the aggregate left the finite numbers"}
+    assert set(first["refused"].values()) == {"the aggregate is not finite"}
     assert second["counted"] == [0, 1, 2, 3]
     assert run.coordinator.table.accepted.tolist() == [1, 1, 1, 1]
 
 
 def test_what_clients_cannot_work_with_is_forgotten(tmp_path, monkeypatch):
     """An explicit step is unstable in a stiff field, however little it pulls: everybody leaves the finite numbers."""
-    monkeypatch.setattr(Guard, "check", lambda *_: None)
+    monkeypatch.setattr(NormLimits, "check", lambda *_: None)
     run, grid, _ = served(tmp_path, {"training.rounds": 6, "algorithm.name": "fedcurv"})
     hostile(run, grid, with_part(run, "field", field(1e30, 0.0)))
     history = run.execute().history
@@ -140,7 +140,7 @@ def test_whatever_a_reply_makes_the_checks_raise_it_is_refused(tmp_path, monkeyp
         if client == 1:
             raise ZeroDivisionError("nobody thought of that")
 
-    monkeypatch.setattr(Guard, "check", check)
+    monkeypatch.setattr(NormLimits, "check", check)
     run, _, _ = served(tmp_path, {"training.rounds": 1})
     (record,) = run.execute().history
     assert record["counted"] == [0, 2, 3]
@@ -214,7 +214,7 @@ def test_a_reply_that_names_another_request_is_taken_for_what_it_is(tmp_path):
     grid.spoil = late
     history = run.execute().history
     assert [1 in record["counted"] for record in history] == [False, True, True]
-    assert sum(line.startswith("late: client 1") for line in lines) == 1
+    assert sum(line.startswith("reply from client 1 arrived after the deadline") for line in lines) == 1
 
 
 def test_messages_that_flower_does_not_take_are_not_waited_for(tmp_path):
@@ -227,7 +227,7 @@ def test_messages_that_flower_does_not_take_are_not_waited_for(tmp_path):
     grid.push_messages = push
     first, second = run.execute().history
     assert (first["counted"], second["counted"]) == ([], [0, 1, 2, 3])
-    assert "not sent: Flower did not take 4 of 4 messages" in lines
+    assert "not sent: Flower did not accept 4 of 4 messages" in lines
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
@@ -242,7 +242,7 @@ def test_what_is_said_of_a_refusal_is_one_short_line(tmp_path, kind):
 
     grid.spoil = lie
     run.execute()
-    (line,) = [line for line in lines if line.startswith("refused: client 1")]
+    (line,) = [line for line in lines if line.startswith("rejected") and "client 1: " in line]
     assert len(line) < 300
     assert line.isprintable()
     assert "no efl: finished" in line
@@ -255,17 +255,42 @@ def test_names_of_parts_do_not_fill_the_records(tmp_path):
     assert len(record["refused"][1]) <= 200
 
 
-@pytest.mark.parametrize("accuracy", [math.nan, 1.5, "good", None])
-def test_an_accuracy_that_is_none_is_told_and_left_out(tmp_path, accuracy):
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"accuracy": [math.nan, 1.0]},
+        {"accuracy": [1.5, 1.0]},
+        {"accuracy": [0.0, 0.0]},
+        {"accuracy": [-1.0, 1.0]},
+        {"accuracy": "good"},
+        {"loss": [1.0, 1.0]},
+        None,
+    ],
+)
+def test_an_evaluation_without_a_valid_accuracy_is_rejected_and_left_out(tmp_path, metrics):
+    run, grid, lines = served(tmp_path, {"training.rounds": 1})
+
+    def lie(node, message, reply):
+        if message.metadata.message_type != "evaluate" or node.info.node_id != 101:
+            return reply
+        return spoiled(reply, blob=Wire("evaluated", {"round": 0, "client": 1, "metrics": metrics}).to_bytes())
+
+    grid.spoil = lie
+    assert 0 <= run.execute().summary["final_mean_accuracy"] <= 1
+    assert sum(line.startswith("rejected: evaluation by client 1: ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("blob", [None, b"", b"garbage" * 9])
+def test_an_evaluation_that_cannot_be_read_is_rejected(tmp_path, blob):
     run, grid, lines = served(tmp_path, {"training.rounds": 1})
 
     def lie(node, message, reply):
         bad = message.metadata.message_type == "evaluate" and node.info.node_id == 101
-        return spoiled(reply, accuracy=accuracy) if bad else reply
+        return spoiled(reply, blob=blob) if bad else reply
 
     grid.spoil = lie
-    assert 0 <= run.execute().summary["final_mean_accuracy"] <= 1
-    assert "refused: client 1, asked how good the model is: it reports no accuracy" in lines
+    run.execute()
+    assert sum(line.startswith("rejected: evaluation by client 1: ") for line in lines) == 1
 
 
 def test_who_asks_for_the_model_has_not_answered_in_vain(tmp_path):
@@ -274,7 +299,7 @@ def test_who_asks_for_the_model_has_not_answered_in_vain(tmp_path):
     def ask(node, message, reply):
         if message.metadata.message_type != "train" or len(run.history) == 0:
             return reply
-        return spoiled(reply, blob=Wire("reply", {"needs_model": True}).to_bytes())
+        return spoiled(reply, blob=TrainReply(len(run.history), node.info.node_id - 100, needs_model=True).to_bytes())
 
     grid.spoil = ask
     assert not any(record.get("forgot") for record in run.execute().history)

@@ -13,9 +13,9 @@ from stopping import StopAt
 
 from efl.errors import UserError
 from efl.flower.config import experiment_of
-from efl.runs.checkpoint import read_file
 from efl.runs.directory import RunDirectory
 from efl.server.registry import Node, Registry
+from efl.storage import read_state
 
 
 def stops_in(run, round_):
@@ -108,7 +108,7 @@ def test_a_server_put_back_to_an_earlier_checkpoint_and_its_clients_have_the_sam
     counted = [record["counted"] for record in again.execute().history]
     assert (older.name, counted[2:]) == ("round-000002.safetensors", [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]])
     files = [next((tmp_path / "clients").glob(f"*/client-{client}.*")) for client in range(4)]
-    models = [read_file(file)[1]["w"] for file in files]
+    models = [read_state(file)["host"]["w"] for file in files]
     assert all(torch.equal(model, models[3]) for model in models)
 
 
@@ -125,7 +125,7 @@ def test_a_server_killed_before_it_could_write_its_summary_writes_it(tmp_path):
     expected, grid, _ = served(tmp_path / "whole")
     expected = expected.execute().summary
     run, grid, _ = served(tmp_path)
-    run._keep_model = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    run.save_model = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
     again, _, _ = served(tmp_path, grid=grid)
@@ -164,7 +164,7 @@ def test_a_server_started_again_waits_for_those_who_were_there(tmp_path, stopped
     LateNodes(grid, 3.0)
     summary = again.execute().summary
     assert summary["model_sha256"] == expected["model_sha256"]
-    assert sum("who were here before" in line for line in lines) == 1
+    assert sum("that were online before" in line for line in lines) == 1
 
 
 def test_a_server_started_again_does_not_wait_for_ever(tmp_path):

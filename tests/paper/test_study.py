@@ -16,7 +16,7 @@ from efl.paper.study import Candidate, Method, Setting, Study, run
 from efl.paper.table3 import METHODS
 from efl.paper.table3 import study as table3
 from efl.paper.table3 import write as write_table3
-from efl.runs.setup import prepare
+from efl.runs.setup import build
 from efl.track.progress import run_with_progress
 
 TINY = {
@@ -115,7 +115,7 @@ def test_tables_and_panels_show_what_was_found(tmp_path):
 
 def test_tuning_never_sees_test_data():
     whole = load("digits", clients=10)
-    tuning = prepare(parse({"federation": {"clients": 10, "evaluate_on": "validation"}})).federation
+    tuning = build(parse({"federation": {"clients": 10, "evaluate_on": "validation"}})).federation
     for client in range(10):
         used = set(tuning.train[client]) | set(tuning.test[client])
         assert used == set(whole.train[client])

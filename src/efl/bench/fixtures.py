@@ -8,7 +8,7 @@ from efl.algorithms import create
 from efl.config import parse
 from efl.federation import Federation
 from efl.fleet import Fleet
-from efl.runs.setup import Setup, prepare
+from efl.runs.setup import LocalSetup, build
 from efl.server.coordinator import Coordinator
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ def setup_of(
     network: str,
     training: Mapping[str, float] | None = None,
     engine: Mapping[str, int] | None = None,
-) -> Setup:
+) -> LocalSetup:
     """An algorithm's defaults on a network known by name."""
     experiment = parse(
         {
@@ -30,14 +30,14 @@ def setup_of(
             "engine": dict(engine or {}),
         }
     )
-    return prepare(experiment, federation, None, create(algorithm), Fleet())
+    return build(experiment, federation, None, create(algorithm), Fleet())
 
 
 def coordinator_of(
     algorithm: str, federation: Federation, network: str, training: Mapping[str, float] | None = None
 ) -> Coordinator:
     """A coordinator whose clients work in this process."""
-    return setup_of(algorithm, federation, network, training, {"workers": 1}).assemble()[0]
+    return setup_of(algorithm, federation, network, training, {"workers": 1}).coordinator()
 
 
 def quickest(work: Callable[[], T], repeats: int = 5) -> tuple[float, T]:

@@ -53,7 +53,7 @@ TIMED = """
 import time
 
 from efl.client.host import ClientHost
-from efl.flower.client import Site
+from efl.flower.client import Node
 from federated import task
 
 seconds = []
@@ -71,10 +71,10 @@ def timed(function):
 
 
 def noted(function):
-    def run(self, letter):
+    def run(self, envelope):
         began = time.perf_counter()
-        answer = function(self, letter)
-        handled = time.perf_counter() - began + seconds[0]  # the data are loaded before
+        answer = function(self, envelope)
+        handled = time.perf_counter() - began
         self.directory.mkdir(parents=True, exist_ok=True)
         with open(self.directory / "seconds", "a") as file:
             print(sum(seconds), handled - sum(seconds), file=file)
@@ -83,8 +83,8 @@ def noted(function):
     return run
 
 
-task.load_data, task.make_model, ClientHost.answer = map(timed, (task.load_data, task.make_model, ClientHost.answer))
-Site.train = noted(Site.train)
+task.load_data, task.make_model, ClientHost.train = map(timed, (task.load_data, task.make_model, ClientHost.train))
+Node.train = noted(Node.train)
 """
 
 

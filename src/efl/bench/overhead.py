@@ -85,7 +85,7 @@ def ratios(
             spent: dict[str, float] = {}
             for name in (*names[turn:], *names[:turn]):
                 began = time.perf_counter()
-                coordinators[name].play(round_)
+                coordinators[name].run_round(round_)
                 spent[name] = time.perf_counter() - began
             times.append(spent)
     measured = times[warm_up:]

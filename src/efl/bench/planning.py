@@ -16,10 +16,12 @@ from efl.fleet.traces import Trace
 from efl.rng import Purpose, stream
 from efl.server.client_table import ClientTable
 from efl.server.membership import membership_of
+from efl.server.round_end import RoundEnd
 from efl.server.sampling import UniformSampler
 
 DAY = 86400.0
 NIGHTS, COHORT, STEPS, BYTES = 7, 100, 20, 20_000.0
+DEADLINE = RoundEnd(600.0)
 
 
 @dataclass(frozen=True)
@@ -60,19 +62,19 @@ def _rounds(trace: Trace, rounds: int) -> Iterator[tuple[float, int]]:
     coming, going = ((5, 10, some),), ((10, 15, some),)
     fleet = Fleet(arrivals=coming, departures=going, abandon=0.5)  # the trace alone
     table = ClientTable.of(np.ones(trace.clients, dtype=np.int64))
-    members, clock = membership_of(fleet, table.shares, 0, STEPS, rounds), Clock(trace, 600.0, first_upload=int(BYTES))
+    members, clock = membership_of(fleet, table.shares, 0, STEPS, rounds), Clock(trace, first_upload=int(BYTES))
     for round_ in range(rounds):
         began = time.perf_counter()
         members.begin(round_)
         members.objective(round_)
         available = clock.available(members.present(round_))
         cohort = UniformSampler().sample(table, available, COHORT, stream(0, Purpose.SELECTION, round_))
-        allowed = clock.allow(cohort.clients, np.full(len(cohort.clients), BYTES), STEPS)
+        allowed = clock.allow(cohort.clients, np.full(len(cohort.clients), BYTES), STEPS, DEADLINE.deadline)
         behaviour = fleet.behave(0, round_, cohort.clients, STEPS)
         seconds = time.perf_counter() - began
         done = np.minimum(behaviour.steps, allowed.steps)
         replies = dict.fromkeys(cohort.clients[done > 0].tolist(), int(BYTES))
-        clock.finish(allowed, done, replies)
+        clock.finish(allowed, done, replies, DEADLINE)
         members.end(round_, cohort.clients, replies)
         yield seconds, tracemalloc.get_traced_memory()[0]
 

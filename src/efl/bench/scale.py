@@ -71,14 +71,14 @@ def point(clients: int, cohort: int, network: str, workers: int, rounds: int) ->
     began = time.perf_counter()
     federation = many_clients(clients)
     setup = setup_of("efl", federation, network, {"cohort": cohort}, {"workers": workers})
-    coordinator, host = setup.assemble()
-    with closing(host), single_threaded():
-        assert host.crew.hands == workers
+    coordinator = setup.coordinator()
+    with closing(coordinator.transport), single_threaded():
+        coordinator.transport.start()
         start = time.perf_counter() - began
         times: list[float] = []
         for round_ in range(WARM_UP + rounds):
             began = time.perf_counter()
-            coordinator.play(round_)
+            coordinator.run_round(round_)
             times.append(time.perf_counter() - began)
         return Point(clients, cohort, network, setup.model.n, workers, start, median(times[WARM_UP:]), _megabytes())
 

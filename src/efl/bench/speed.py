@@ -53,18 +53,18 @@ def ratio(what: str, network: str, rounds: int, workers: int) -> Speed:
     """A round of each in turn."""
     federation = images()
     setup = setup_of("fedavg", federation, network, {"cohort": COHORT}, {"workers": workers})
-    coordinator, host = setup.assemble()
+    coordinator = setup.coordinator()
     loop = PlainLoop(setup.model.module_at(setup.model.w, setup.model.buffers), federation)
     times: list[tuple[float, float]] = []
-    with closing(host):
-        assert host.crew.hands == workers
+    with closing(coordinator.transport):
+        coordinator.transport.start()
         for round_ in range(WARM_UP + rounds):
             time.sleep(REST)
             began = time.perf_counter()
             with single_threaded():
-                coordinator.play(round_)
+                coordinator.run_round(round_)
             between = time.perf_counter()
-            loop.play(round_)
+            loop.run_round(round_)
             times.append((between - began, time.perf_counter() - between))
     times = times[WARM_UP:]
     samples = COHORT * STEPS * BATCH
@@ -77,18 +77,19 @@ def workers_gain(rounds: int, workers: int | None = None) -> Iterator[str]:
     """A round with several workers against one with a single process, in turn, on large networks."""
     workers = workers or processors()
     for network, federation in (("cnn_large", images()), ("char_lstm", texts())):
-        crews = [
-            setup_of("fedavg", federation, network, {"cohort": COHORT}, {"workers": n}).assemble() for n in (1, workers)
-        ]
+        one, many = (
+            setup_of("fedavg", federation, network, {"cohort": COHORT}, {"workers": n}).coordinator()
+            for n in (1, workers)
+        )
         times: list[list[float]] = [[], []]
-        with single_threaded(), closing(crews[0][1]), closing(crews[1][1]):
-            assert crews[1][1].crew.hands == workers
+        with single_threaded(), closing(one.transport), closing(many.transport):
+            many.transport.start()
             for round_ in range(1 + rounds):
-                for (coordinator, _), spent in zip(crews, times, strict=True):
+                for coordinator, spent in zip((one, many), times, strict=True):
                     began = time.perf_counter()
-                    coordinator.play(round_)
+                    coordinator.run_round(round_)
                     spent.append(time.perf_counter() - began)
-        gain = median(one / many for one, many in list(zip(*times, strict=True))[1:])
+        gain = median(alone / shared for alone, shared in list(zip(*times, strict=True))[1:])
         yield f"{network}: {workers} workers are {gain:.2f} × as fast as one"
 
 
@@ -115,7 +116,7 @@ class PlainLoop:
         self.x = federation.x.float() / 255
         self.threads = processors()
 
-    def play(self, round_: int) -> None:
+    def run_round(self, round_: int) -> None:
         """One round, with all threads."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)

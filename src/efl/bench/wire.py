@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from efl.algorithms.compression.ternary import largest
 from efl.bench.fixtures import coordinator_of, quickest
 from efl.federation import Federation
+from efl.fleet.clock import Until
 from efl.processes import single_threaded
 from efl.server.coordinator import Coordinator
-from efl.transport.base import Exchange
+from efl.transport.base import Replies, Requests, TrainRequests
+from efl.transport.local import LocalTransport
 from efl.wire import Context, Layout, Message, Payload, RankOneFisher, Ternary, decode, encode
 from efl.wire.context import entropy
 from efl.wire.coordinate_order import CLASSES
@@ -105,34 +107,42 @@ def real_messages(
         for round_ in range(rounds):
             if round_ == skip:
                 began, watcher.away = time.perf_counter(), 0.0
-            coordinator.play(round_)
+            coordinator.run_round(round_)
     spent = time.perf_counter() - began - watcher.away
     for direction, found in watcher.seen.items():
         figures = [*(mean(column) for column in zip(*found, strict=True)), watcher.coding / spent]
         yield Messages(f"{what}, {direction}", coordinator.model.n, *figures)
 
 
-class _Watcher:
+class _Watcher(LocalTransport):
     """A transport that measures what passes through it, from round ``skip`` on."""
 
     def __init__(self, coordinator: Coordinator, skip: int) -> None:
+        local = coordinator.transport
+        assert isinstance(local, LocalTransport)
+        super().__init__(local.host, local.fleet, local.seed, local.local_steps, local.clock)
         self.coordinator, self.skip = coordinator, skip
-        self.transport = coordinator.transport
+        self._requests: Requests | None = None
         self.seen: dict[str, list[tuple[float, ...]]] = {"up": [], "down": []}
         self.coding = 0.0  # seconds that making and reading these messages takes
         self.away = 0.0  # seconds spent on measuring
 
-    def exchange(self, round_: int, requests: Mapping[int, bytes]) -> Exchange:
-        """What the transport beneath makes of it."""
-        exchange = self.transport.exchange(round_, requests)
-        if round_ >= self.skip:
-            began = time.perf_counter()
-            self._look_at("down", [Message.from_bytes(blob, "request") for blob in requests.values()])
-            self._look_at("up", [Message.from_bytes(blob, "reply") for blob in exchange.replies.values()])
-            self.away += time.perf_counter() - began
-        return exchange
+    def send(self, requests: Requests) -> None:
+        """Remember the requests until they are collected."""
+        self._requests = requests
+        super().send(requests)
 
-    def _look_at(self, direction: str, messages: list[Message]) -> None:
+    def collect(self, until: Until) -> Replies:
+        """Measure requests and replies."""
+        replies, requests = super().collect(until), self._requests
+        if isinstance(requests, TrainRequests) and requests.round >= self.skip:
+            began = time.perf_counter()
+            self._measure("down", [Message.from_bytes(blob, "request") for blob in requests.blobs.values()])
+            self._measure("up", [Message.from_bytes(blob, "reply") for blob in replies.blobs.values()])
+            self.away += time.perf_counter() - began
+        return replies
+
+    def _measure(self, direction: str, messages: list[Message]) -> None:
         context = self.coordinator.context
         for message in messages:
             if (measured := _measured(message, direction, context)) is not None:

@@ -1,9 +1,9 @@
-"""Hands for a round's jobs: those of this process, or those of several processes, one thread each.
+"""Runs a round's jobs: in this process, or in several worker processes, one thread each.
 
 Worker processes are forked, so data and network are shared, not copied; the model of the round and all replies go
-through shared memory, and only small things through pipes. Jobs are handed out longest first, the next one to whoever
-is free; while there are many, each has the next already at hand. A worker that dies is replaced and its jobs done
-again: a job changes nothing but a slot nobody else uses, so the result is the same.
+through shared memory, and only small things through pipes. Jobs are scheduled longest first, and one job is queued per
+worker while there are many. A worker that dies is replaced and its jobs run again: a job changes nothing but a slot
+nobody else uses, so the result is the same.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import os
 import pickle
 import signal
 from collections import deque
-from collections.abc import Sequence
-from itertools import accumulate, cycle
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, cycle, repeat
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
@@ -24,143 +24,147 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from efl.client.worker import Hand, Job
+from efl.client.worker import Worker
 from efl.errors import UserError
 from efl.processes import set_up_worker
 
+J = TypeVar("J")
 T = TypeVar("T")
 log = logging.getLogger("efl")
 
-MOST_DEATHS = 100  # of workers; whatever kills more is no accident
-ROOM_A_PARAMETER = 16  # bytes of shared memory for the results of a job; what does not fit goes through the pipe
-ROOM_AT_LEAST = 2**24
-AT_HAND = 2  # jobs a worker may have; as many results find room
+MAX_DEATHS = 100  # of worker processes; whatever kills more is no accident
+RESULT_BYTES = 16  # of shared memory per parameter for a job's results; what does not fit goes through the pipe
+LEAST_RESULT_BYTES = 2**24
+QUEUED = 2  # jobs a worker may have; as many results find room
 
 
-class Crew(Protocol):
-    """Does jobs."""
+class Executor(Protocol):
+    """Runs jobs."""
 
-    hands: int
-
-    def tell(self, w: Tensor, buffers: Tensor) -> None:
-        """The model that the next jobs are about."""
+    @property
+    def size(self) -> int:
+        """How many jobs run at the same time."""
         ...
 
-    def run(self, jobs: Sequence[Job[T]]) -> list[T]:
-        """Do all jobs, whose costs should not increase; their results in the same order."""
+    def set_model(self, w: Tensor, buffers: Tensor) -> None:
+        """The model that the next jobs start from."""
+        ...
+
+    def map(self, function: Callable[[Worker, J], T], jobs: Sequence[J]) -> Iterable[T]:
+        """The results of all jobs, in order; their costs should not increase."""
         ...
 
     def close(self) -> None:
-        """Send everybody home."""
+        """Stop the processes, if any."""
         ...
 
 
-class Alone:
-    """The hands of this process."""
+class SerialExecutor:
+    """Runs jobs in this process, one after the other."""
 
-    hands = 1
+    size = 1
 
-    def __init__(self, hand: Hand) -> None:
-        self.hand = hand
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
 
-    def tell(self, w: Tensor, buffers: Tensor) -> None:
-        """Nothing to share."""
-        self.hand.w, self.hand.buffers = w, buffers
+    def set_model(self, w: Tensor, buffers: Tensor) -> None:
+        """The model that the next jobs start from."""
+        self.worker.w, self.worker.buffers = w, buffers
 
-    def run(self, jobs: Sequence[Job[T]]) -> list[T]:
-        """One after the other."""
-        return [job.run(self.hand) for job in jobs]
+    def map(self, function: Callable[[Worker, J], T], jobs: Sequence[J]) -> Iterable[T]:
+        """Each job runs when its result is asked for."""
+        return map(function, repeat(self.worker), jobs)
 
     def close(self) -> None:
-        """Nobody to send home."""
+        """There are no processes to stop."""
 
 
-class Workers:
-    """The hands of several processes."""
+class ProcessExecutor:
+    """Runs jobs in several processes."""
 
-    def __init__(self, hand: Hand, count: int) -> None:
+    def __init__(self, worker: Worker, size: int) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise UserError("engine.workers: this system cannot share data with worker processes; use 1")
-        self.hand, self.hands = hand, count
-        for told in (hand.w, hand.buffers):
-            torch.Tensor.share_memory_(told)  # type: ignore[no-untyped-call]
-        self._room = max(ROOM_AT_LEAST, ROOM_A_PARAMETER * len(hand.w))
+        self.worker, self.size = worker, size
+        for shared in (worker.w, worker.buffers):
+            torch.Tensor.share_memory_(shared)  # type: ignore[no-untyped-call]
+        self._memory = max(LEAST_RESULT_BYTES, RESULT_BYTES * len(worker.w))
         self.deaths = 0
-        self._workers = [_Worker(hand, self._room) for _ in range(count)]
+        self.processes = [_Process(worker, self._memory) for _ in range(size)]
 
-    def tell(self, w: Tensor, buffers: Tensor) -> None:
+    def set_model(self, w: Tensor, buffers: Tensor) -> None:
         """Put the model where all workers see it."""
-        self.hand.w.copy_(w)
-        self.hand.buffers.copy_(buffers)
+        self.worker.w.copy_(w)
+        self.worker.buffers.copy_(buffers)
 
-    def run(self, jobs: Sequence[Job[T]]) -> list[T]:
-        """The next job to whoever is free, the one after that as well while there are enough for everybody."""
+    def map(self, function: Callable[[Worker, J], T], jobs: Sequence[J]) -> Iterable[T]:
+        """The next job to the process with the fewest."""
         results: dict[int, T] = {}
         waiting = deque(range(len(jobs)))
         while len(results) < len(jobs):
-            while waiting and (worker := self._free(len(waiting))) is not None:
-                if worker.give(waiting[0], jobs[waiting[0]]):
+            while waiting and (process := self._free(len(waiting))) is not None:
+                if process.give(waiting[0], function, jobs[waiting[0]]):
                     waiting.popleft()
                 else:
-                    self._replace(worker, waiting)
-            busy = {worker.pipe: worker for worker in self._workers if worker.jobs}
-            for worker in [busy[pipe] for pipe in wait(list(busy)) if isinstance(pipe, Connection)]:
+                    self._replace(process, waiting)
+            busy = {process.pipe: process for process in self.processes if process.jobs}
+            for process in [busy[pipe] for pipe in wait(list(busy)) if isinstance(pipe, Connection)]:
                 try:
-                    number, succeeded, result = worker.take()
+                    number, succeeded, result = process.take()
                 except (EOFError, OSError):
-                    self._replace(worker, waiting)
+                    self._replace(process, waiting)
                     continue
                 if not succeeded:
                     raise result
                 results[number] = result
         return [results[number] for number in range(len(jobs))]
 
-    def _free(self, waiting: int) -> _Worker | None:
-        """Who is to have the next job; nobody, if it had better wait for whoever is done first."""
-        worker = min(self._workers, key=lambda worker: len(worker.jobs))
-        return worker if len(worker.jobs) < (AT_HAND if waiting > self.hands else 1) else None
+    def _free(self, waiting: int) -> _Process | None:
+        """The process to have the next job; None if it should wait for whichever is done first."""
+        process = min(self.processes, key=lambda process: len(process.jobs))
+        return process if len(process.jobs) < (QUEUED if waiting > self.size else 1) else None
 
-    def _replace(self, worker: _Worker, waiting: deque[int]) -> None:
-        """Put another in the place of one that died; its jobs are the next."""
-        code = worker.stop()
-        log.warning("a worker died (exit code %s); its jobs are done again", code)
-        waiting.extendleft(reversed(worker.jobs))
-        self._workers[self._workers.index(worker)] = _Worker(self.hand, self._room)
+    def _replace(self, process: _Process, waiting: deque[int]) -> None:
+        """Start another process in place of one that died; its jobs are the next."""
+        code = process.stop()
+        log.warning("a worker process died (exit code %s); its jobs run again", code)
+        waiting.extendleft(reversed(process.jobs))
+        self.processes[self.processes.index(process)] = _Process(self.worker, self._memory)
         self.deaths += 1
-        if self.deaths > MOST_DEATHS:
+        if self.deaths > MAX_DEATHS:
             raise UserError(f"{self.deaths} worker processes died (exit code {code}); try engine.workers=1")
 
     def close(self) -> None:
         """Stop all processes."""
-        for worker in self._workers:
-            worker.stop()
+        for process in self.processes:
+            process.stop()
 
 
-class _Worker:
+class _Process:
     """A process, the pipe to it, the numbers of its jobs, and memory in which it leaves large results, in turn."""
 
-    def __init__(self, hand: Hand, room: int) -> None:
+    def __init__(self, worker: Worker, memory: int) -> None:
         context = multiprocessing.get_context("fork")
         self.jobs: deque[int] = deque()
-        self.memory = [mmap.mmap(-1, room) for _ in range(AT_HAND)]
+        self.memory = [mmap.mmap(-1, memory) for _ in range(QUEUED)]
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_work, args=(hand, theirs, self.pipe, self.memory), name="efl-worker", daemon=True
+            target=_run_jobs, args=(worker, theirs, self.pipe, self.memory), name="efl-worker", daemon=True
         )
         self.process.start()
         theirs.close()
 
-    def give(self, number: int, job: Job[Any]) -> bool:
-        """Hand over a job; False if nobody is there."""
+    def give(self, number: int, function: Callable[[Worker, J], T], job: J) -> bool:
+        """Send a job; False if the process is gone."""
         try:
-            self.pipe.send(job)
+            self.pipe.send((function, job))
         except (BrokenPipeError, ConnectionResetError):
             return False
         self.jobs.append(number)
         return True
 
     def take(self) -> tuple[int, bool, Any]:
-        """The oldest job's number, whether it was done, and its result or the error.
+        """The oldest job's number, whether it succeeded, and its result or the error.
 
         `EOFError` or `OSError` if the process is gone.
         """
@@ -184,18 +188,18 @@ class _Worker:
         return self.process.exitcode
 
 
-def _work(hand: Hand, pipe: Connection, parents: Connection, memories: Sequence[mmap.mmap]) -> None:
+def _run_jobs(worker: Worker, pipe: Connection, parents: Connection, memories: Sequence[mmap.mmap]) -> None:
     """What a worker process does: jobs, until the pipe is closed."""
     parents.close()  # else the pipe would not end when the other process does
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that leads
     set_up_worker()
     for memory in cycle(memories):
         try:
-            job: Job[Any] = pipe.recv()
+            function, job = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         try:
-            succeeded, result = True, job.run(hand)
+            succeeded, result = True, function(worker, job)
         except Exception as error:
             succeeded, result = False, error
         pipe.send((succeeded, *_packed(result, memory)))

@@ -1,8 +1,7 @@
-"""The client side: bytes in, bytes out.
+"""The client side: requests in, replies out.
 
-A `ClientHost` answers for one client or for many that live on the same machine. It keeps one copy of the model, the
-newest it has been told, from which each client starts, and knows where its clients' state lies; the work is done by a
-`Crew`.
+A `ClientHost` hosts one client or many that live on the same machine. It keeps one copy of the newest model it has
+received, from which each client starts, and knows where its clients' state lies; an `Executor` runs the jobs.
 """
 
 from __future__ import annotations
@@ -10,154 +9,179 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.algorithms.pipeline import client_state
-from efl.client.executors import Alone, Crew, Workers
-from efl.client.state_store import LastUpload, Seat, StateStore
-from efl.client.worker import Briefing, Hand, Score, ScoreOwn, Task, Train
-from efl.errors import WireError
+from efl.client.evaluation import ACCURACY, EvaluateRequests, Metrics, Personalisation
+from efl.client.executors import Executor, ProcessExecutor, SerialExecutor
+from efl.client.state_store import LastUpload, Slot, StateStore
+from efl.client.worker import Broadcast, ClientJob, TrainJob, Worker
+from efl.errors import UserError, WireError
 from efl.storage import checksum
 from efl.training.trainer import SAMPLES_AT_ONCE, Trainer
-from efl.wire import PERSONAL, Context, Dense, Message, received
+from efl.wire import Context, Dense, Limits, TrainReply, TrainRequest, received
 
 NO_VERSION = -1  # of a host that has no model yet
-BATCHES_A_JOB = 8  # in an evaluation
+BATCHES_PER_JOB = 8  # in an evaluation
 
 
 class ClientHost:
-    """Answers requests with the work of its clients."""
+    """Trains and evaluates for its clients.
+
+    Args:
+        algorithm: The algorithm.
+        trainer: The model and the clients' data.
+        workers: Processes to train in; 1 for this one alone.
+        state: The file for the clients' rows; by default a temporary one.
+    """
 
     def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
         self.algorithm, self.trainer = algorithm, trainer
         self.store = StateStore(client_state(algorithm, trainer.model.n), state)
-        self.hand = Hand(algorithm, trainer, self.store.file)
+        self.worker = Worker(algorithm, trainer, self.store.file)
+        self.limits = Limits.of(self.worker.plain.layout, len(trainer.model.buffers))
         self.w = torch.zeros(trainer.model.n)
         self.version = NO_VERSION
         self.workers = workers
-        self.done: dict[int, int] = {}  # steps, by client, in the last answer
-        self._crew: Crew | None = None
+        self.steps_done: dict[int, int] = {}  # by client, in the last round
+        self._executor: Executor | None = None
 
     @property
-    def crew(self) -> Crew:
-        """Who does the work."""
-        return self.start()
+    def executor(self) -> Executor:
+        """Runs the jobs; started when it is first needed."""
+        return self._executor or self.start()
 
-    def start(self) -> Crew:
+    def start(self) -> Executor:
         """Start the worker processes, if there are to be some; better before this process has threads of its own."""
-        if self._crew is None:
-            self._crew = Alone(self.hand) if self.workers == 1 else Workers(self.hand, self.workers)
-        return self._crew
-
-    def accuracies(self, w: Tensor, buffers: Tensor) -> NDArray[np.float64]:
-        """Test accuracy of one model on every client's own test data; NaN for clients that cannot be asked."""
-        tests = self.trainer.federation.test
-        everyone = np.concatenate(tests)
-        size = BATCHES_A_JOB * SAMPLES_AT_ONCE
-        self.crew.tell(w, buffers)
-        pieces = self.crew.run([Score(everyone[start : start + size]) for start in range(0, len(everyone), size)])
-        sizes = np.array([len(test) for test in tests])
-        sums = np.add.reduceat(np.concatenate(pieces), np.cumsum(sizes) - sizes)
-        accuracies: NDArray[np.float64] = sums / sizes
-        return accuracies
-
-    def score_own(
-        self, personal: Mapping[int, bytes | None], briefing: Briefing, w: Tensor, buffers: Tensor
-    ) -> dict[int, float]:
-        """Accuracy of each client's own model after a round of work from ``w``, on its own test data.
-
-        ``personal`` has the clients, and what each alone is told.
-        """
-        steps = briefing.settings.local_steps
-        groups = self.trainer.groups(dict.fromkeys(personal, steps), self.crew.hands)
-        self.crew.tell(w, buffers)
-        jobs = [
-            ScoreOwn(
-                briefing,
-                [Task(c, steps, self.store.look(c), self.store.last_upload(c).round, None, personal[c]) for c in group],
-            )
-            for group in groups
-        ]
-        return dict(zip(chain.from_iterable(groups), chain.from_iterable(self.crew.run(jobs)), strict=True))
-
-    def keep(self, rounds: int) -> None:
-        """A checkpoint is about to be written; whoever keeps clients' state elsewhere does so now."""
-
-    def restore(self, rounds: int) -> None:
-        """A checkpoint was taken over; whoever keeps clients' state elsewhere takes that over, too."""
+        if self._executor is None:
+            serial = self.workers == 1
+            self._executor = SerialExecutor(self.worker) if serial else ProcessExecutor(self.worker, self.workers)
+        return self._executor
 
     def close(self) -> None:
         """Stop the worker processes, if any."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
 
-    def answer(self, requests: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
-        """Replies of the clients that have something to say; ``steps`` is what each can do before time is up."""
-        messages = {client: Message.from_bytes(blob, "request") for client, blob in requests.items()}
-        self.done = {}
-        able = {client: steps[client] for client, message in messages.items() if self._may_send(message, steps[client])}
-        replies: dict[int, bytes] = {}
-        for client in [client for client in able if not self._can_start(messages[client])]:
-            header = {"round": messages[client].number("round"), "client": client, "needs_model": True}
-            replies[client] = Message("reply", header).to_bytes()
-            del able[client]
-        return replies | (self._work({client: messages[client] for client in able}, able) if able else {})
+    def train(self, blobs: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
+        """The replies of the clients that have one, encoded.
 
-    def _may_send(self, request: Message, steps: int) -> bool:
-        return steps > 0 and (self.algorithm.uses_incomplete or steps >= request.number("local_steps"))
-
-    def _work(self, messages: Mapping[int, Message], steps: dict[int, int]) -> dict[int, bytes]:
-        first = next(iter(messages.values()))
-        shared_parts = {name: blob for name, blob in first.parts.items() if name != PERSONAL}
-        briefing = Briefing(self.settings(first), shared_parts)
-        shared, context = self.hand.told(briefing)
-        for message in _one_whole_model(messages.values()):
-            self._catch_up(message, context)
-        buffers = shared.get("buffers")
-        told = torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.trainer.model.buffers
-        self.crew.tell(self.w, told)
-        seats = {client: self.store.seat(client) for client in messages}
-        jobs = [
-            Train(briefing, [self._task(messages[c], c, steps[c], seats[c]) for c in group])
-            for group in self.trainer.groups(steps, self.crew.hands)
-        ]
-        replies: dict[int, bytes] = {}
-        for outcome in (outcome for outcomes in self.crew.run(jobs) for outcome in outcomes):
-            seat = seats[outcome.client]
-            self.done[outcome.client] = outcome.steps
-            if outcome.reply is not None:
-                replies[outcome.client] = outcome.reply
-            if outcome.kept is None:
-                self.store.decline(seat)
+        Args:
+            blobs: An encoded `TrainRequest` for each client.
+            steps: How many local steps each client has time for.
+        """
+        requests = {client: TrainRequest.from_bytes(blob, self.limits) for client, blob in blobs.items()}
+        able = {c: request for c, request in requests.items() if self._may_reply(request, steps[c])}
+        replies = {c: _needs_model(request) for c, request in able.items() if not self._can_start(request)}
+        able = {client: request for client, request in able.items() if client not in replies}
+        self.steps_done = {}
+        if not able:
+            return replies
+        broadcast = self._receive(able)
+        slots = {client: self.store.reserve(client) for client in able}
+        groups = self.trainer.groups({client: steps[client] for client in able}, self.executor.size)
+        jobs = [TrainJob(broadcast, [_job(able[c], c, steps[c], slots[c], self.store) for c in g]) for g in groups]
+        for result in chain.from_iterable(self.executor.map(Worker.train, jobs)):
+            self.steps_done[result.client] = result.steps
+            if result.reply is not None:
+                replies[result.client] = result.reply
+            if result.kept is None:
+                self.store.decline(slots[result.client])
             else:
-                upload = LastUpload(briefing.settings.round, outcome.kept)
-                self.store.accept(outcome.client, seat, outcome.checksum, upload)
+                upload = LastUpload(broadcast.settings.round, result.kept)
+                self.store.accept(result.client, slots[result.client], result.checksum, upload)
         return replies
 
-    def _can_start(self, request: Message) -> bool:
+    def evaluate(self, requests: EvaluateRequests) -> Metrics:
+        """Metrics of each client, on its own test data; nothing is stored."""
+        if requests.personalisation is not None:
+            return self._evaluate_personalised(requests, requests.personalisation)
+        tests = [self.trainer.federation.test[client] for client in requests.clients.tolist()]
+        samples, size = np.concatenate(tests), BATCHES_PER_JOB * SAMPLES_AT_ONCE
+        self.executor.set_model(requests.w, requests.buffers)
+        jobs = [samples[start : start + size] for start in range(0, len(samples), size)]
+        correct = np.concatenate(list(self.executor.map(Worker.evaluate, jobs)))
+        sizes = np.array([len(test) for test in tests])
+        sums: NDArray[np.float64] = np.add.reduceat(correct, np.cumsum(sizes) - sizes)
+        return {ACCURACY: (sums, sizes.astype(np.float64))}
+
+    def _evaluate_personalised(self, requests: EvaluateRequests, how: Personalisation) -> Metrics:
+        clients, steps = requests.clients.tolist(), how.settings.local_steps
+        groups = self.trainer.groups(dict.fromkeys(clients, steps), self.executor.size)
+        self.executor.set_model(requests.w, requests.buffers)
+        broadcast = Broadcast(how.settings, how.shared)
+        jobs = [TrainJob(broadcast, [self._observed(c, steps, how.personal.get(c)) for c in group]) for group in groups]
+        found = chain.from_iterable(self.executor.map(Worker.evaluate_personalised, jobs))
+        metrics = dict(zip(chain.from_iterable(groups), found, strict=True))
+        sums, weights = np.array([metrics[client] for client in clients]).T
+        return {ACCURACY: (sums, weights)}
+
+    def _observed(self, client: int, steps: int, personal: bytes | None) -> ClientJob:
+        """A job that leaves the client's state as it is."""
+        last = self.store.last_upload(client).round
+        return ClientJob(client, steps, self.store.current(client), last, None, personal)
+
+    def state_dict(self, *, rows: bool = False) -> dict[str, Any]:
+        """The copy of the model, what clients keep, and which data they have.
+
+        Args:
+            rows: Include the clients' rows, which otherwise stay in their file.
+        """
+        store, data = self.store.state_dict(rows=rows), self.trainer.federation.fingerprint
+        return {"w": self.w, "version": self.version, "store": store, "data": data}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; `UserError` if it was with other data."""
+        if "ranks" in state:
+            raise UserError(f"it is of a run with {state['ranks']} ranks; resume it with torchrun and as many")
+        if state.get("data", self.trainer.federation.fingerprint) != self.trainer.federation.fingerprint:
+            raise UserError("it is of a run on other data than those at hand; pass those it was started with")
+        self.store.load_state_dict(state["store"])
+        self.w, self.version = state["w"], int(state["version"])
+
+    def checkpointed(self) -> None:
+        """The state was saved in a checkpoint."""
+        self.store.checkpointed()
+
+    def _may_reply(self, request: TrainRequest, steps: int) -> bool:
+        return steps > 0 and (self.algorithm.uses_incomplete or steps >= request.local_steps)
+
+    def _can_start(self, request: TrainRequest) -> bool:
         """Whether the model this request builds on is here, or can be made: the first one, if it is the server's."""
-        if request.header.get("how") == "model":
+        if request.how == "model":
             return True
         if self.version == NO_VERSION:
-            return request.header.get("start") == checksum(self.trainer.model.w.numpy())
-        return request.number("base") <= self.version <= request.number("version")
+            return request.start == checksum(self.trainer.model.w.numpy())
+        return request.base <= self.version <= request.version
 
-    def _catch_up(self, request: Message, context: Context) -> None:
+    def _receive(self, requests: Mapping[int, TrainRequest]) -> Broadcast:
+        """Bring the model up to date; what all of these clients receive alike."""
+        first = next(iter(requests.values()))
+        broadcast = Broadcast(self.settings(first), first.shared)
+        shared, context = self.worker.received(broadcast)
+        for request in _one_whole_model(requests.values()):
+            self._catch_up(request, context)
+        buffers = shared.get("buffers")
+        current = torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.trainer.model.buffers
+        self.executor.set_model(self.w, current)
+        return broadcast
+
+    def _catch_up(self, request: TrainRequest, context: Context) -> None:
         """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them.
 
         A whole model is always taken: a server that was put back to an earlier round counts some versions twice.
         """
-        base, version, how = int(request.number("base")), int(request.number("version")), str(request.header.get("how"))
-        if self.version == version and how != "model":
+        base, version = request.base, request.version
+        if self.version == version and request.how != "model":
             return
-        changes = received(how, request.log, context)
-        if how != "model":
+        changes = received(request.how, request.log, context)
+        if request.how != "model":
             if self.version == NO_VERSION:
                 self.w, self.version = self.trainer.model.w.clone(), 0
             if not base <= self.version <= version or len(changes) != version - base:
@@ -168,24 +192,24 @@ class ClientHost:
             w = change.onto(w)
         self.w, self.version = torch.from_numpy(w), version
 
-    def settings(self, request: Message) -> RoundSettings:
+    def settings(self, request: TrainRequest) -> RoundSettings:
         """What a request says about its round."""
-        return RoundSettings(
-            round=int(request.number("round")),
-            eta=float(request.number("eta")),
-            local_steps=int(request.number("local_steps")),
-            batch_size=int(request.number("batch_size")),
-            layout=self.hand.plain.layout,
-        )
-
-    def _task(self, request: Message, client: int, steps: int, seat: Seat) -> Task:
-        """What is asked of a client; what it sent last is lost if the server says that it never arrived."""
-        last = self.store.last_upload(client)
-        lost = None if last.round == int(request.number("accepted")) else last.parts
-        return Task(client, steps, seat, last.round, lost, request.parts.get(PERSONAL))
+        layout = self.worker.plain.layout
+        return RoundSettings(request.round, request.eta, request.local_steps, request.batch_size, layout)
 
 
-def _one_whole_model(requests: Collection[Message]) -> list[Message]:
-    """The requests without those that tell the model in full, but for the first: they all tell the same."""
-    whole = [request for request in requests if request.header.get("how") == "model"]
-    return whole[:1] + [request for request in requests if request.header.get("how") != "model"]
+def _needs_model(request: TrainRequest) -> bytes:
+    return TrainReply(request.round, request.client, needs_model=True).to_bytes()
+
+
+def _job(request: TrainRequest, client: int, steps: int, slot: Slot, store: StateStore) -> ClientJob:
+    """A client's part of a job; its last upload is lost if the server says that it never arrived."""
+    last = store.last_upload(client)
+    lost = None if last.round == request.accepted else last.parts
+    return ClientJob(client, steps, slot, last.round, lost, request.personal)
+
+
+def _one_whole_model(requests: Collection[TrainRequest]) -> list[TrainRequest]:
+    """The requests without those that bring the model in full, but for the first: they all bring the same."""
+    whole = [request for request in requests if request.how == "model"]
+    return whole[:1] + [request for request in requests if request.how != "model"]

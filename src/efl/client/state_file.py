@@ -2,86 +2,96 @@
 
 It holds the rows of the algorithm (the residual), the copy of the model and its version, the last upload until it is
 known to have arrived, and the last request with the reply to it. The file is written before the reply is sent. So a
-client that is stopped at any moment has either not answered yet, or remembers that it did; and one that is asked the
-same again, because the server was stopped, gives the same answer and does not do the work twice.
+client that is stopped at any moment has either not replied yet, or remembers that it did; and one that receives the
+same request again, because the server was stopped, gives the same reply and does not do the work twice.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from efl.client.host import ClientHost
-from efl.client.state_store import LastUpload
 from efl.errors import UserError, first_line
-from efl.runs.checkpoint import read_file, write_file
+from efl.storage import State, read_state, write_state
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A request that was answered, by its hash, and the answer: steps done, and the reply, if there was one."""
+class CachedReply:
+    """A request, by its hash, and what came of it: steps done, and the reply, if there was one."""
 
     request: str
     steps: int
     reply: bytes | None
 
+    def state_dict(self) -> dict[str, Any]:
+        """For `write_state`."""
+        return {
+            "request": self.request,
+            "steps": self.steps,
+            "replied": self.reply is not None,
+            "reply": _bytes(self.reply or b""),
+        }
 
-def digest(request: bytes) -> str:
-    """What a request is known by."""
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> CachedReply:
+        """The reply that `state_dict` was taken of."""
+        reply = state["reply"].numpy().tobytes() if state["replied"] else None
+        return cls(str(state["request"]), int(state["steps"]), reply)
+
+
+def request_hash(request: bytes) -> str:
+    """By which a request is recognised."""
     return hashlib.sha256(request).hexdigest()
 
 
-class Memory:
+class StateFile:
     """The file of one client in one run."""
 
     def __init__(self, directory: Path, run: str, client: int) -> None:
         if not run.isalnum():
-            raise UserError(f"{run!r:.40} names no run")
+            raise UserError(f"{run!r:.40} is not the name of a run")
         self.client = client
         self.path = directory / run / f"client-{client}.safetensors"
 
-    def recall(self, host: ClientHost) -> Answered | None:
-        """Give the host what was kept, if anything was; the last answer."""
+    def load(self, host: ClientHost) -> CachedReply | None:
+        """Restore the host's state from the file, if there is one; the last reply."""
         if not self.path.exists():
             return None
         try:
-            notes, tensors = read_file(self.path)
-            host.w, host.version = tensors["w"], int(notes["version"])
-            upload = LastUpload(int(notes["round"]), msgpack.unpackb(tensors["upload"].numpy().tobytes()))
-            seat = host.store.seat(self.client)
-            rows = [tensors[f"rows.{name}"] for name in host.store.file.lengths]
-            checksum = host.store.file.write(seat.write, rows) if rows else 0
-            host.store.accept(self.client, seat, checksum, upload)
-            reply = tensors["reply"].numpy().tobytes() if notes["replied"] else None
-            return Answered(str(notes["request"]), int(notes["steps"]), reply)
+            state = read_state(self.path, {4: self._from_format_4})
+            host.load_state_dict(state["host"])
+            return CachedReply.from_state_dict(state["cached"])
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            if isinstance(error, UserError):
+                raise
             raise UserError(f"{self.path}: damaged ({first_line(error)}); delete it to begin anew") from None
 
-    def keep(self, host: ClientHost, answered: Answered) -> None:
-        """Write down what the host has now, and what it answered."""
-        rows = host.store.file.read([host.store.look(self.client)])
-        upload = host.store.last_upload(self.client)
-        tensors = {
-            "w": host.w,
-            "upload": _bytes(msgpack.packb(dict(upload.parts))),
-            "reply": _bytes(answered.reply or b""),
-            **{f"rows.{name}": row[0] for name, row in rows.items()},
-        }
-        notes = {
-            "version": host.version,
-            "round": upload.round,
-            "request": answered.request,
-            "steps": answered.steps,
-            "replied": answered.reply is not None,
-        }
+    def save(self, host: ClientHost, cached: CachedReply) -> None:
+        """Write the host's state, and its last reply."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.path, tensors, notes)
+        state = host.state_dict(rows=True)
+        del state["data"]  # a client may get more data while it takes part
+        write_state(self.path, {"host": state, "cached": cached.state_dict()})
+
+    def _from_format_4(self, notes: dict[str, Any], tensors: dict[str, Tensor]) -> State:
+        """The state in a file of elastic-fl 0.1."""
+        upload = [self.client, int(notes["round"]), msgpack.unpackb(tensors["upload"].numpy().tobytes())]
+        rows = {name.removeprefix("rows."): row[None] for name, row in tensors.items() if name.startswith("rows.")}
+        rows = {"known" if name == "told" else name: row for name, row in rows.items()}  # of SCAFFOLD
+        store: State = {"uploads": _bytes(msgpack.packb([upload])), "rows": rows}
+        store["slots"] = torch.tensor([[self.client, 0, 0]] if rows else [], dtype=torch.int64).view(-1, 3)
+        cached = {key: notes[key] for key in ("request", "steps", "replied")} | {"reply": tensors["reply"]}
+        return {"host": {"w": tensors["w"], "version": notes["version"], "store": store}, "cached": cached}
 
 
 def state_directory(chosen: str | None) -> Path:
@@ -91,5 +101,5 @@ def state_directory(chosen: str | None) -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "efl"
 
 
-def _bytes(data: bytes) -> torch.Tensor:
+def _bytes(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0, dtype=torch.uint8)

@@ -1,9 +1,9 @@
-"""What clients keep between rounds: named rows, most as long as the model, and what they sent last.
+"""What clients keep between rounds: named rows, most as long as the model, and their last uploads.
 
 The rows lie in a file, one slot for a client's rows; only the slots of a round's cohort are touched, and a client that
 never took part has none. A client's new rows always go to a free slot, and a slot is free only when no checkpoint that
-is kept needs it. So a checkpoint holds no rows, only who sits where, and a run that is killed finds the rows as they
-were. Several processes share the file: whoever does a client's work is told where to read and where to write.
+is kept needs it. A checkpoint stores the client-to-slot map; the rows it refers to stay in the state file. Several
+processes share the file: each job says where to read and where to write.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -27,7 +28,7 @@ NO_ROUND = -1
 NO_SLOT = -1
 CHECKPOINTS_KEPT = 2
 PAGE = 4096
-NOWHERE = -1
+NO_FILE = -1
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class LastUpload:
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where a client's rows are read (None: nowhere yet, they are zero) and where the new ones go, with a checksum."""
+class Slot:
+    """Where a client's rows are read (None: they are zero) and where the new ones go, with a checksum."""
 
     read: int | None
     write: int
@@ -57,24 +58,24 @@ class RowsFile:
         self.lengths = dict(lengths)
         self.bytes = 4 * sum(self.lengths.values())
         self.slot_bytes = -(-self.bytes // PAGE) * PAGE
-        self._file = NOWHERE
+        self._file = NO_FILE
         if self.lengths:
             self._file = _opened(path)
             weakref.finalize(self, os.close, self._file)
 
-    def read(self, seats: Sequence[Seat]) -> dict[str, Tensor]:
-        """The rows at these seats, as one matrix a name."""
-        matrices = {name: torch.zeros(len(seats), length) for name, length in self.lengths.items()}
-        for row, seat in enumerate(seats):
-            if seat.read is not None:
-                self._read(seat, [matrix[row] for matrix in matrices.values()])
+    def read(self, slots: Sequence[Slot]) -> dict[str, Tensor]:
+        """The rows in these slots, as one matrix per name."""
+        matrices = {name: torch.zeros(len(slots), length) for name, length in self.lengths.items()}
+        for row, slot in enumerate(slots):
+            if slot.read is not None:
+                self._read(slot, [matrix[row] for matrix in matrices.values()])
         return matrices
 
-    def _read(self, seat: Seat, rows: list[Tensor]) -> None:
-        assert seat.read is not None
-        got = os.preadv(self._file, [_bytes(row) for row in rows], seat.read * self.slot_bytes)
-        if got != self.bytes or (seat.checksum is not None and _checksum(rows) != seat.checksum):
-            raise UserError("what clients keep is damaged (checkpoint/clients.rows); start the run anew")
+    def _read(self, slot: Slot, rows: list[Tensor]) -> None:
+        assert slot.read is not None
+        got = os.preadv(self._file, [_bytes(row) for row in rows], slot.read * self.slot_bytes)
+        if got != self.bytes or (slot.checksum is not None and _checksum(rows) != slot.checksum):
+            raise UserError("checkpoint/clients.rows is corrupt; start a new run")
 
     def write(self, slot: int, rows: Sequence[Tensor]) -> int:
         """Put rows into a slot; their checksum."""
@@ -84,11 +85,11 @@ class RowsFile:
     @property
     def slots(self) -> int:
         """How many slots the file has room for."""
-        return 0 if self._file == NOWHERE else -(-os.fstat(self._file).st_size // self.slot_bytes)
+        return 0 if self._file == NO_FILE else -(-os.fstat(self._file).st_size // self.slot_bytes)
 
     def sync(self) -> None:
-        """See to it that what was written survives a power cut."""
-        if self._file != NOWHERE:
+        """Make sure that what was written survives a power cut."""
+        if self._file != NO_FILE:
             os.fsync(self._file)
 
 
@@ -112,77 +113,81 @@ def _checksum(rows: Sequence[Tensor]) -> int:
 
 
 class StateStore:
-    """Who sits where, and what everybody sent last."""
+    """Which client's rows are in which slot, and every client's last upload."""
 
     def __init__(self, lengths: Mapping[str, int], path: Path | None = None) -> None:
         self.file = RowsFile(lengths, path)
         self.uploads: dict[int, LastUpload] = {}
-        self._seats: dict[int, tuple[int, int]] = {}  # client → slot, checksum
+        self._slots: dict[int, tuple[int, int]] = {}  # client → slot, checksum
         self._free: list[int] = []
-        self._slots = 0  # handed out so far
-        self._kept: deque[frozenset[int]] = deque(maxlen=CHECKPOINTS_KEPT)
+        self._count = 0  # slots used so far
+        self._checkpointed: deque[frozenset[int]] = deque(maxlen=CHECKPOINTS_KEPT)
 
-    def seat(self, client: int) -> Seat:
+    def reserve(self, client: int) -> Slot:
         """Where to read a client's rows and where to write the new ones."""
-        slot, checksum = self._seats.get(client, (None, None))
+        slot, checksum = self._slots.get(client, (None, None))
         if not self.file.lengths:
-            return Seat(None, NO_SLOT)
+            return Slot(None, NO_SLOT)
         if self._free:
-            return Seat(slot, self._free.pop(), checksum)
-        self._slots += 1
-        return Seat(slot, self._slots - 1, checksum)
+            return Slot(slot, self._free.pop(), checksum)
+        self._count += 1
+        return Slot(slot, self._count - 1, checksum)
 
-    def look(self, client: int) -> Seat:
-        """Where to read a client's rows, by someone who will not write."""
-        slot, checksum = self._seats.get(client, (None, None))
-        return Seat(slot, NO_SLOT, checksum)
+    def current(self, client: int) -> Slot:
+        """Where to read a client's rows, for a job that will not write."""
+        slot, checksum = self._slots.get(client, (None, None))
+        return Slot(slot, NO_SLOT, checksum)
 
-    def accept(self, client: int, seat: Seat, checksum: int, upload: LastUpload) -> None:
-        """The client's rows are now those just written, and this is what it sent."""
+    def accept(self, client: int, slot: Slot, checksum: int, upload: LastUpload) -> None:
+        """The client's rows are now those just written, and this is its last upload."""
         self.uploads[client] = upload
         if self.file.lengths:
-            self._seats[client] = seat.write, checksum
-            self._release(seat.read)
+            self._slots[client] = slot.write, checksum
+            self._release(slot.read)
 
-    def decline(self, seat: Seat) -> None:
-        """Nothing came of it: the client's rows are what they were."""
+    def decline(self, slot: Slot) -> None:
+        """The client's rows stay what they were; the reserved slot is free again."""
         if self.file.lengths:
-            self._release(seat.write)
+            self._release(slot.write)
 
     def _release(self, slot: int | None) -> None:
-        if slot is not None and not any(slot in kept for kept in self._kept):
+        if slot is not None and not any(slot in kept for kept in self._checkpointed):
             self._free.append(slot)
 
     def last_upload(self, client: int) -> LastUpload:
         """What the client sent last."""
         return self.uploads.get(client, NO_UPLOAD)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All but the rows, for a checkpoint."""
+    def state_dict(self, *, rows: bool = False) -> dict[str, Any]:
+        """Slots and uploads; with ``rows``, the rows themselves, for whoever does not keep the file."""
         self.file.sync()
         clients = sorted(self.uploads)
         uploads = msgpack.packb([[c, self.uploads[c].round, dict(self.uploads[c].parts)] for c in clients])
-        seats = [[client, slot, checksum] for client, (slot, checksum) in sorted(self._seats.items())]
-        return {
+        slots = [[client, slot, checksum] for client, (slot, checksum) in sorted(self._slots.items())]
+        state: dict[str, Any] = {
             "uploads": torch.frombuffer(bytearray(uploads), dtype=torch.uint8),
-            "seats": torch.tensor(seats, dtype=torch.int64).view(-1, 3),
+            "slots": torch.tensor(slots, dtype=torch.int64).view(-1, 3),
         }
+        return state | ({"rows": self.file.read([self.current(client) for client, *_ in slots])} if rows else {})
 
-    def kept(self) -> None:
-        """A checkpoint of what there is now was kept; what only older ones need is free."""
-        before = set().union(*self._kept)
-        self._kept.append(frozenset(slot for slot, _ in self._seats.values()))
-        self._free += sorted(before.difference(*self._kept))
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors` gave."""
-        self._seats = {client: (slot, checksum) for client, slot, checksum in tensors["seats"].tolist()}
-        stored = msgpack.unpackb(tensors["uploads"].numpy().tobytes(), strict_map_key=False)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._slots = {client: (slot, checksum) for client, slot, checksum in state["slots"].tolist()}
+        stored = msgpack.unpackb(state["uploads"].numpy().tobytes(), strict_map_key=False)
         self.uploads = {client: LastUpload(round_, parts) for client, round_, parts in stored}
-        taken = [slot for slot, _ in self._seats.values()]
-        self._free, self._slots = [], max(taken, default=-1) + 1
+        if "rows" in state:
+            rows = [[state["rows"][name][row] for name in self.file.lengths] for row in range(len(self._slots))]
+            self._slots = {client: (row, self.file.write(row, rows[row])) for row, client in enumerate(self._slots)}
+        taken = [slot for slot, _ in self._slots.values()]
+        self._free, self._count = [], max(taken, default=-1) + 1
         if self.file.lengths:
             # The checkpoint before this one, which is still there, may need any slot: leave all until it is gone.
-            self._slots = max(self._slots, self.file.slots)
-        self._kept.clear()
-        self._kept.extend([frozenset(range(self._slots)), frozenset(taken)])
+            self._count = max(self._count, self.file.slots)
+        self._checkpointed.clear()
+        self._checkpointed.extend([frozenset(range(self._count)), frozenset(taken)])
+
+    def checkpointed(self) -> None:
+        """A checkpoint of the current state was kept: slots that only older ones need are free."""
+        before = set().union(*self._checkpointed)
+        self._checkpointed.append(frozenset(slot for slot, _ in self._slots.values()))
+        self._free += sorted(before.difference(*self._checkpointed))

@@ -11,16 +11,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from efl.errors import UserError
 from efl.fleet.traces import Presence, Trace
 
 Array = NDArray[np.float64]
 
 RESERVE = 1.25
 IDLE = 60.0  # seconds after which a server without a deadline gives up on a cohort in which nobody works
+
+
+class Until(Protocol):
+    """When the server stops waiting for a round's replies."""
+
+    @property
+    def deadline(self) -> float | None:
+        """The seconds that a round lasts at most."""
+        ...
+
+    def done(self, replies: int, pending: int, elapsed: float) -> bool:
+        """Whether a round is over, with so many replies, so many pending, after so many seconds."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +53,8 @@ class Allowance:
 class Clock:
     """The time at which the present round begins, and what is needed to tell when it ends."""
 
-    def __init__(self, trace: Trace, deadline: float | None, first_upload: int) -> None:
-        self.trace, self.deadline = trace, deadline
+    def __init__(self, trace: Trace, first_upload: int) -> None:
+        self.trace = trace
         self._now = np.zeros(1)
         self.uploads = np.full(trace.clients, float(first_upload))
 
@@ -55,20 +71,23 @@ class Clock:
             available = self.trace.at(self.now).available & members
         return available
 
-    def allow(self, clients: NDArray[np.int64], request_bytes: Array, local_steps: int) -> Allowance:
-        """How many of the E steps each of these clients has time for."""
+    def allow(
+        self, clients: NDArray[np.int64], request_bytes: Array, local_steps: int, deadline: float | None
+    ) -> Allowance:
+        """How many of the E steps each of these clients has time for before the deadline."""
         presence = self.trace.at(self.now, clients)
-        budget = np.minimum(presence.left, math.inf if self.deadline is None else self.deadline)
+        budget = np.minimum(presence.left, math.inf if deadline is None else deadline)
         download = request_bytes / presence.down
         work = budget - download - RESERVE * self.uploads[clients] / presence.up
         fitting = np.clip(work * presence.steps_per_second, 0, local_steps)
         return Allowance(clients, presence, budget, download, np.floor(fitting).astype(np.int64))
 
-    def finish(self, allowance: Allowance, steps: NDArray[np.int64], reply_bytes: Mapping[int, int]) -> set[int]:
+    def finish(
+        self, allowance: Allowance, steps: NDArray[np.int64], reply_bytes: Mapping[int, int], until: Until
+    ) -> set[int]:
         """Let the round pass in which the clients did so many steps; returns whose replies came too late.
 
-        With a deadline the server waits for everyone it reached, at most until then. Without one, it waits for those
-        who work.
+        With a deadline the server waits for every client it reached. Without one, it waits for those that train.
         """
         sizes = np.array([reply_bytes.get(client, 0) for client in allowance.clients.tolist()], dtype=np.float64)
         replied, presence = sizes > 0, allowance.presence
@@ -76,14 +95,29 @@ class Clock:
         late = replied & (needed > allowance.budget)
         self.uploads[allowance.clients[replied]] = sizes[replied]
         spent = np.minimum(needed, allowance.budget)
-        self._now[0] += self._duration(spent[steps > 0], silent=bool((presence.available & (~replied | late)).any()))
+        silent = until.deadline is not None and bool((presence.available & (~replied | late)).any())
+        self._now[0] += _duration(np.sort(spent[steps > 0]).tolist(), silent, until)
         return set(allowance.clients[late].tolist())
 
-    def _duration(self, spent: Array, *, silent: bool) -> float:
-        if self.deadline is not None and (silent or not len(spent)):
-            return self.deadline
-        return float(spent.max()) if len(spent) else IDLE
+    def state_dict(self) -> dict[str, Any]:
+        """The time, the lengths of the last uploads, and which trace they belong to."""
+        return {
+            "now": torch.from_numpy(self._now.copy()),
+            "uploads": torch.from_numpy(self.uploads.copy()),
+            "trace": self.trace.fingerprint,
+        }
 
-    def arrays(self) -> dict[str, Array]:
-        """What depends on the past, for a checkpoint; restored in place."""
-        return {"now": self._now, "uploads": self.uploads}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; `UserError` if it was with another trace."""
+        if state["trace"] != self.trace.fingerprint:
+            raise UserError("it is of a run with another trace; put back the one it was started with")
+        self._now[:], self.uploads[:] = state["now"].numpy(), state["uploads"].numpy()
+
+
+def _duration(ends: list[float], silent: bool, until: Until) -> float:
+    """When the round is over: clients end at ``ends``, in order, and some may never reply."""
+    pending = len(ends) + silent
+    for replies, end in enumerate(ends, 1):
+        if until.done(replies, pending - replies, end):
+            return end
+    return IDLE if until.deadline is None else until.deadline

@@ -112,7 +112,7 @@ class Fleet(Settings):
         """Simulated time, where there is a trace; ``first_upload`` is the reply's length before any is known."""
         if self.trace is None:
             return None
-        return Clock(read_trace(find_trace(self.trace), clients), self.deadline, first_upload)
+        return Clock(read_trace(find_trace(self.trace), clients), first_upload)
 
     def behave(self, seed: int, round_: int, clients: NDArray[np.int64], local_steps: int) -> RoundBehaviour:
         """What each of these clients does in this round; it depends on nobody but the client itself."""

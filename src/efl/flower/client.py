@@ -2,62 +2,79 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from torch import Tensor, nn
+from torch import Tensor
 
+from efl.algorithms.base import RoundSettings
+from efl.client.evaluation import EvaluateRequests, Personalisation
 from efl.client.host import ClientHost
-from efl.client.state_file import Answered, Memory, digest, state_directory
-from efl.client.worker import Briefing, Score, decoded_parts
+from efl.client.state_file import CachedReply, StateFile, request_hash, state_directory
 from efl.config import Experiment
 from efl.errors import UserError, WireError
 from efl.federation import Federation
-from efl.flower.config import experiment_of, fleet_of
-from efl.flower.transport import Letter, enclosed, opened
+from efl.flower.config import LoadData, MakeModel, experiment_of, fleet_of
+from efl.flower.mailbox import Envelope, pack, unpack
 from efl.processes import single_threaded
-from efl.runs.setup import prepare
+from efl.runs.setup import LocalSetup, build
 from efl.training.local_work import no_deadline
-from efl.wire import PERSONAL, Dense, received
-from efl.wire import Message as Request
+from efl.wire import Dense, EvaluateReply, EvaluateRequest, TrainRequest, received
+from efl.wire.parts import decode_parts
 
-MakeModel = Callable[[Experiment], nn.Module]
-LoadData = Callable[[Mapping[str, Any], Experiment], Federation]
+CountSamples = Callable[[Mapping[str, Any], Experiment], int]
+MOST_NODES = 16  # whose data and model one process keeps: a process has one client, but in simulations
 
 
-def client_app(make_model: MakeModel, load_data: LoadData) -> ClientApp:
+def client_app(make_model: MakeModel, load_data: LoadData, count_samples: CountSamples | None = None) -> ClientApp:
     """A ClientApp that trains ``make_model(experiment)`` on ``load_data(node_config, experiment)``.
 
-    The data are a `Federation` of one client, such as ``Federation.from_tensors(x, y, clients=1)``; which client it is,
-    the node's ``partition-id`` says.
+    Args:
+        make_model: The network.
+        load_data: The node's data, a `Federation` of one client, such as
+            ``Federation.from_tensors(x, y, clients=1)``; which client it is, the node's ``partition-id`` says.
+        count_samples: How many training samples the node has, if that can be told without loading them: a node says so
+            when it comes online.
+
+    Returns:
+        The app. It loads data and builds the model once per process.
     """
     app = ClientApp()
+    nodes: dict[str, Node] = {}
 
-    def site(context: Context) -> Site:
-        return Site(make_model, load_data, context.node_config, experiment_of(context.run_config))
+    def node(context: Context) -> Node:
+        key = json.dumps([dict(context.node_config), dict(context.run_config)], sort_keys=True, default=str)
+        if key not in nodes:
+            while len(nodes) >= MOST_NODES:
+                nodes.pop(next(iter(nodes)))
+            experiment = experiment_of(context.run_config)
+            nodes[key] = Node(make_model, load_data, context.node_config, experiment, count_samples)
+        return nodes[key]
 
-    def answering(answer: Callable[[Site, Letter], Letter]) -> Callable[[Message, Context], Message]:
+    def replying(answer: Callable[[Node, Envelope], Envelope]) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
             began = time.monotonic()
-            letter = opened(message)
-            words: dict[str, Any] = {"run": str(letter.get("run")), "client": client_number(context.node_config)}
+            envelope = unpack(message)
+            reply: dict[str, Any] = {"run": str(envelope.get("run")), "client": client_number(context.node_config)}
             try:
-                words |= answer(site(context), {**letter, "began": began})
+                reply |= answer(node(context), {**envelope, "began": began})
             except (WireError, UserError) as error:
-                words["error"] = str(error)
-            return Message(enclosed(words), reply_to=message)
+                reply["error"] = str(error)
+            return Message(pack(reply), reply_to=message)
 
         return handle
 
-    app.query()(answering(Site.hello))
-    app.train()(answering(Site.train))
-    app.evaluate()(answering(Site.evaluate))
+    app.query()(replying(Node.identify))
+    app.train()(replying(Node.train))
+    app.evaluate()(replying(Node.evaluate))
     return app
 
 
@@ -69,77 +86,105 @@ def client_number(node_config: Mapping[str, Any]) -> int:
     return number
 
 
-class Site:
-    """One client where it lives: its data, its model, its memory."""
+class Node:
+    """One client where it lives: its data, its model, its state file."""
 
     def __init__(
-        self, make_model: MakeModel, load_data: LoadData, node_config: Mapping[str, Any], experiment: Experiment
+        self,
+        make_model: MakeModel,
+        load_data: LoadData,
+        node_config: Mapping[str, Any],
+        experiment: Experiment,
+        count_samples: CountSamples | None = None,
     ) -> None:
-        self.client, self.experiment = client_number(node_config), experiment
-        self.make_model = make_model
-        self.directory: Path = state_directory(node_config.get("state-dir"))
-        self.data = load_data(node_config, experiment)
-        if len(self.data) != 1:
-            raise UserError(f"load_data gives {len(self.data)} clients; it should give this one's data only")
+        self.client, self.experiment, self.node_config = client_number(node_config), experiment, dict(node_config)
+        self.make_model, self.load_data, self.count_samples = make_model, load_data, count_samples
+        self.directory = state_directory(node_config.get("state-dir"))
 
-    def host(self, time_left: Callable[[], bool]) -> ClientHost:
-        """The client function, for this client alone."""
-        places = self.experiment.federation.clients
-        if self.client >= places:
-            raise UserError(f"partition-id is {self.client}, but federation.clients is {places}")
-        data = replace(self.data, train=self.data.train * places, test=self.data.test * places)  # whatever its number
-        setup = prepare(self.experiment, data, self.make_model(self.experiment), fleet=fleet_of(self.experiment))
-        return ClientHost(setup.algorithm, replace(setup.trainer, time_left=time_left))
+    @cached_property
+    def data(self) -> Federation:
+        """This client's data, loaded when they are first needed."""
+        data = self.load_data(self.node_config, self.experiment)
+        if len(data) != 1:
+            raise UserError(f"load_data gives {len(data)} clients; it should give this one's data only")
+        return data
 
-    def hello(self, letter: Letter) -> Letter:
-        """Who this is."""
+    @cached_property
+    def setup(self) -> LocalSetup:
+        """Model and data, built and checked when they are first needed."""
+        clients = self.experiment.federation.clients
+        if self.client >= clients:
+            raise UserError(f"partition-id is {self.client}, but federation.clients is {clients}")
+        data = replace(self.data, train=self.data.train * clients, test=self.data.test * clients)  # whatever its number
+        return build(self.experiment, data, self.make_model(self.experiment), fleet=fleet_of(self.experiment))
+
+    def host(self, time_left: Callable[[], bool] = no_deadline) -> ClientHost:
+        """A host of this client alone, without any state yet."""
+        return ClientHost(self.setup.algorithm, self.setup.trainer.until(time_left))
+
+    def identify(self, envelope: Envelope) -> Envelope:
+        """How many samples this client has."""
+        if self.count_samples is not None:
+            return {"samples": self.count_samples(self.node_config, self.experiment)}
         return {"samples": len(self.data.train[0])}
 
-    def train(self, letter: Letter) -> Letter:
-        """A round of work, for as long as there is time."""
-        request, end = self._request(letter), letter["began"] + float(letter.get("seconds", 0.0))
-        memory = Memory(self.directory, str(letter["run"]), self.client)
-        host = self.host(lambda: time.monotonic() < end)
-        answered = memory.recall(host)
-        if answered is None or answered.request != digest(letter["blob"]):
-            answered = self._work(host, request, letter["blob"])
-            memory.keep(host, answered)
-        return {"steps": answered.steps} | ({} if answered.reply is None else {"blob": answered.reply})
+    def train(self, envelope: Envelope) -> Envelope:
+        """Train for a round, for as long as there is time."""
+        blob, end = self._blob(envelope), envelope["began"] + float(envelope.get("seconds", 0.0))
+        host, file = self.host(lambda: time.monotonic() < end), self._file(envelope)
+        cached = file.load(host)
+        if cached is None or cached.request != request_hash(blob):
+            request = TrainRequest.from_bytes(blob, host.limits)
+            self._check_address(request.client)
+            with single_threaded():
+                replies = host.train({self.client: blob}, {self.client: request.local_steps})
+            cached = CachedReply(request_hash(blob), host.steps_done.get(self.client, 0), replies.get(self.client))
+            file.save(host, cached)
+        return {"steps": cached.steps} | ({} if cached.reply is None else {"blob": cached.reply})
 
-    def _work(self, host: ClientHost, request: Request, blob: bytes) -> Answered:
+    def evaluate(self, envelope: Envelope) -> Envelope:
+        """How good a model is on the test data here, or the personalised model that a round of training makes of it."""
+        host = self.host()
+        request = EvaluateRequest.from_bytes(self._blob(envelope), host.limits)
+        self._check_address(request.client)
+        if request.personalised:
+            self._file(envelope).load(host)
         with single_threaded():
-            replies = host.answer({self.client: blob}, {self.client: int(request.number("local_steps"))})
-        return Answered(digest(blob), host.done.get(self.client, 0), replies.get(self.client))
+            metrics = host.evaluate(self._decoded(request, host))
+        sums = {name: (float(total[0]), float(weight[0])) for name, (total, weight) in metrics.items()}
+        return {"blob": EvaluateReply(request.round, self.client, sums).to_bytes()}
 
-    def evaluate(self, letter: Letter) -> Letter:
-        """How good a model is on the test data here; or the one that a round of work makes of it."""
-        request, host = self._request(letter), self.host(no_deadline)
-        buffers = host.trainer.model.buffers
-        if "buffers" in request.parts:
-            told = decoded_parts({"buffers": request.parts["buffers"]}, host.trainer.model, host.hand.plain)["buffers"]
-            buffers = torch.from_numpy(told.values) if isinstance(told, Dense) else buffers
-        (model,) = received("model", request.log, host.hand.plain)
+    def _decoded(self, request: EvaluateRequest, host: ClientHost) -> EvaluateRequests:
+        (model,) = received("model", [request.model], host.worker.plain)
         w = torch.from_numpy(model.onto(host.w.numpy()))
-        with single_threaded():
-            if request.header.get("own"):
-                return {"accuracy": self._own_accuracy(host, letter, request, w, buffers)}
-            host.crew.tell(w, buffers)
-            (right,) = host.crew.run([Score(self.data.test[0])])
-            return {"accuracy": float(right.mean())}
+        how = None
+        if request.personalised:
+            layout = host.worker.plain.layout
+            settings = RoundSettings(request.round, request.eta, request.local_steps, request.batch_size, layout)
+            personal = {} if request.personal is None else {self.client: request.personal}
+            how = Personalisation(settings, request.shared, personal)
+        return EvaluateRequests(request.round, np.array([self.client]), w, _buffers(request, host), how)
 
-    def _own_accuracy(self, host: ClientHost, letter: Letter, request: Request, w: Tensor, buffers: Tensor) -> float:
-        Memory(self.directory, str(letter["run"]), self.client).recall(host)
-        shared = {name: blob for name, blob in request.parts.items() if name != PERSONAL}
-        briefing = Briefing(host.settings(request), shared)
-        scores = host.score_own({self.client: request.parts.get(PERSONAL)}, briefing, w, buffers)
-        return scores[self.client]
+    def _file(self, envelope: Envelope) -> StateFile:
+        return StateFile(self.directory, str(envelope["run"]), self.client)
 
-    def _request(self, letter: Letter) -> Request:
-        """What the server wants, if it is meant for this client."""
-        blob = letter.get("blob")
+    def _blob(self, envelope: Envelope) -> bytes:
+        """The request in an envelope, if that is addressed to this client."""
+        self._check_address(envelope.get("client"))
+        blob = envelope.get("blob")
         if not isinstance(blob, bytes):
-            raise WireError("a letter without a request")
-        request = Request.from_bytes(blob, "request")
-        if letter.get("client") != self.client or request.header.get("client", self.client) != self.client:
-            raise WireError(f"a request for client {letter.get('client')!r:.40} came to client {self.client}")
-        return request
+            raise WireError("an envelope without a request")
+        return blob
+
+    def _check_address(self, client: object) -> None:
+        if client != self.client:
+            raise WireError(f"a request for client {client!r:.40} came to client {self.client}")
+
+
+def _buffers(request: EvaluateRequest, host: ClientHost) -> Tensor:
+    """The model's float buffers: those of the request, if it has some."""
+    buffers = host.trainer.model.buffers
+    if request.buffers is not None:
+        found = decode_parts({"buffers": request.buffers}, host.worker.plain, len(buffers))["buffers"]
+        buffers = torch.from_numpy(found.values) if isinstance(found, Dense) else buffers
+    return buffers

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from torch import nn
 
 from efl.config import Experiment, parse
 from efl.errors import UserError
+from efl.federation import Federation
 from efl.fleet import Fleet
 from efl.settings import make
+
+MakeModel = Callable[[Experiment], nn.Module]
+LoadData = Callable[[Mapping[str, Any], Experiment], Federation]
 
 ALLOWED = ("selection", "on_departure", "abandon")
 

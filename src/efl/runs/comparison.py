@@ -24,7 +24,7 @@ from efl.plugins import load_plugin, loaded_plugins
 from efl.processes import end_with_parent
 from efl.runs.directory import Record, RunDirectory
 from efl.runs.loop import Run
-from efl.runs.setup import DataCache, prepare
+from efl.runs.setup import DataCache, build
 from efl.settings import unknown_key
 
 Groups = dict[str, list[Record]]
@@ -220,7 +220,7 @@ def _run_in_process(job: Job) -> Record:
 
 def prepare_directory(job: Job, data: DataCache) -> None:
     """Make the run's directory, or see that the one there holds the same experiment."""
-    experiment = prepare(job.experiment, algorithm=job.algorithm, data=data).experiment
+    experiment = build(job.experiment, algorithm=job.algorithm, data=data).experiment
     if not (job.directory / "config.toml").exists():
         RunDirectory.create(job.directory, experiment)
     elif RunDirectory.open(job.directory).experiment() != experiment:
@@ -235,7 +235,7 @@ def run_job(job: Job, data: DataCache, workers_each: int | None = None) -> Recor
     experiment = directory.experiment()
     if workers_each is not None and experiment.engine.workers == "auto":
         experiment = experiment.with_values(engine={"workers": workers_each})
-    return Run(prepare(experiment, algorithm=job.algorithm, data=data), directory).execute().summary
+    return Run(build(experiment, algorithm=job.algorithm, data=data), directory).execute().summary
 
 
 def directories(jobs: Sequence[Job]) -> Mapping[str, list[RunDirectory]]:

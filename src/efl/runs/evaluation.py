@@ -1,34 +1,148 @@
-"""How good models are on each client's test data: those that clients have after local training, and the worst."""
+"""Evaluation: when, of which clients, and how good models are on each client's own test data.
 
+By default evaluation takes about 10 % of a run.
+"""
+
+from __future__ import annotations
+
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.algorithms.base import RoundSettings, ServerState
-from efl.client.host import ClientHost
-from efl.client.worker import Briefing
+from efl.client.evaluation import ACCURACY, EvaluateRequests, Personalisation
+from efl.config import TrainingSection
+from efl.rng import Purpose, stream
+from efl.runs.directory import Record
+from efl.server.coordinator import Coordinator
 from efl.wire import encode
 
 Accuracies = NDArray[np.float64]
 
+SHARE = 0.05  # of a run, for evaluations of the global model, and of personalised models
+USUAL = 10  # rounds between two evaluations, where nothing speaks for more
+SPEED = 4  # as many samples are evaluated in the time in which one is trained on
 
-def own_accuracies(
-    host: ClientHost, clients: Sequence[int], server: ServerState, buffers: Tensor, settings: RoundSettings
-) -> Accuracies:
-    """Test accuracy of each client's own model on its own test data.
 
-    That is its personal model after another round of work, or the global one after E steps of SGD. An observer's view:
-    nothing is sent, stored or billed.
+@dataclass(frozen=True)
+class EvaluationSchedule:
+    """When models are evaluated.
+
+    Attributes:
+        training: The settings of the run.
+        clients: How many clients there are.
+        interval: Rounds between two evaluations of the global model, on all test data.
     """
-    algorithm, plain = host.algorithm, host.hand.plain
-    told = algorithm.broadcast(server, settings) if algorithm.personalised else {}
-    briefing = Briefing(settings, {name: encode(part, plain) for name, part in told.items()})
-    alone = {client: algorithm.broadcast_to(server, client) if algorithm.personalised else None for client in clients}
-    personal = {client: None if part is None else encode(part, plain) for client, part in alone.items()}
-    scores = host.score_own(personal, briefing, server.w, buffers)
-    return np.array([scores[client] for client in clients])
+
+    training: TrainingSection
+    clients: int
+    interval: int
+
+    @classmethod
+    def of(cls, training: TrainingSection, clients: int, test_samples: int) -> EvaluationSchedule:
+        """The schedule for a federation with so many test samples; by default the interval is a multiple of ten."""
+        if training.evaluate_every != "auto":
+            return cls(training, clients, training.evaluate_every)
+        trained = training.cohort * training.local_steps * training.batch_size
+        rounds = test_samples / SPEED / (SHARE * trained)
+        return cls(training, clients, USUAL * max(1, math.ceil(rounds / USUAL)))
+
+    @property
+    def personalised_interval(self) -> int:
+        """Rounds between two evaluations of personalised models.
+
+        Each trains every client for a round. They come with evaluations of the global model, so what is asked for is
+        rounded up to a multiple of those.
+        """
+        wanted = self.training.evaluate_own_every
+        rounds = self.clients / self.training.cohort / SHARE if isinstance(wanted, str) else wanted
+        return max(1, math.ceil(rounds / self.interval)) * self.interval
+
+    def due(self, rounds: int) -> bool:
+        """Whether the global model is evaluated after so many rounds."""
+        return rounds % self.interval == 0 or rounds == self.training.rounds
+
+    def personalised_due(self, rounds: int) -> bool:
+        """Whether personalised models are evaluated after so many rounds."""
+        wanted = self.training.evaluate_own_every != "never"
+        return wanted and (rounds % self.personalised_interval == 0 or rounds == self.training.rounds)
+
+    def personalised_clients(self) -> NDArray[np.int64]:
+        """The clients whose personalised models are evaluated: all, or a random sample as large as is affordable."""
+        training = self.training
+        affordable = max(training.cohort, int(SHARE * training.rounds * training.cohort))
+        if training.evaluate_own_every != "auto" or affordable >= self.clients:
+            return np.arange(self.clients)
+        drawn = stream(training.seed, Purpose.OWN_MODEL).choice(self.clients, affordable, replace=False)
+        return np.sort(drawn).astype(np.int64)
+
+
+@dataclass(eq=False)
+class Evaluator:
+    """Asks clients, through the coordinator's transport, how good the current model is."""
+
+    coordinator: Coordinator
+    schedule: EvaluationSchedule
+    _last: tuple[Tensor, Tensor, Accuracies] | None = field(default=None, init=False)
+
+    def evaluate(self, round_: int) -> Record:
+        """What is due after a round."""
+        accuracies = self.accuracies(round_)
+        known = np.isfinite(accuracies)  # clients on other machines may be out of reach
+        if not known.any():
+            return {}
+        scores: Record = {"accuracy": float(accuracies[known].mean()), "worst_decile": worst_decile(accuracies[known])}
+        members = self.coordinator.members
+        if not members.fixed:
+            scores["member_accuracy"] = mean(accuracies[known & members.objective(round_)])
+            arrives = members.calendar.arrives
+            arrived = np.unique(arrives[known & (arrives <= round_)]).tolist()
+            groups = {since: accuracies[known & (arrives == since)] for since in arrived}
+            scores["accuracy_by_arrival"] = {str(since): mean(group) for since, group in groups.items()}
+        return scores | (self.evaluate_personalised(round_) if self.schedule.personalised_due(round_ + 1) else {})
+
+    def accuracies(self, round_: int) -> Accuracies:
+        """Every client's test accuracy with the global model, NaN if unknown; the same model is evaluated once."""
+        coordinator = self.coordinator
+        w, buffers = coordinator.algorithm.evaluated_model(coordinator.server), coordinator.buffers
+        if self._last is None or not (torch.equal(self._last[0], w) and torch.equal(self._last[1], buffers)):
+            request = EvaluateRequests(round_, np.arange(self.schedule.clients), w, buffers)
+            self._last = w.clone(), buffers.clone(), self._collected(request)
+        return self._last[2]
+
+    def evaluate_personalised(self, round_: int) -> Record:
+        """Mean and worst decile of the accuracy that clients' personalised models have on their own test data.
+
+        That is a client's personalised model after another round of work, or the global one after E steps of SGD. An
+        observer's view: nothing is stored or billed.
+        """
+        coordinator, clients = self.coordinator, self.schedule.personalised_clients()
+        algorithm, server, plain = coordinator.algorithm, coordinator.server, coordinator.plain
+        settings = coordinator.settings(round_)
+        how = Personalisation(settings)
+        if algorithm.personalised:
+            parts = algorithm.broadcast(server, settings)
+            alone = {client: algorithm.broadcast_to(server, client) for client in clients.tolist()}
+            how = Personalisation(
+                settings,
+                {name: encode(part, plain) for name, part in parts.items()},
+                {client: encode(part, plain) for client, part in alone.items() if part is not None},
+            )
+        found = self._collected(EvaluateRequests(round_, clients, server.w, coordinator.buffers, how))
+        found = found[np.isfinite(found)]
+        return {"own_accuracy": mean(found), "own_worst_decile": worst_decile(found)} if len(found) else {}
+
+    def _collected(self, requests: EvaluateRequests) -> Accuracies:
+        transport = self.coordinator.transport
+        transport.send(requests)
+        sums, weights = transport.collect(self.coordinator.round_end).metrics[ACCURACY]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            accuracies: Accuracies = sums / weights
+        return accuracies
 
 
 def worst_decile(accuracies: Sequence[float] | Accuracies) -> float:
@@ -39,3 +153,8 @@ def worst_decile(accuracies: Sequence[float] | Accuracies) -> float:
     """
     ordered = np.sort(np.asarray(accuracies))
     return float(ordered[: -(-len(ordered) // 10)].mean())
+
+
+def mean(values: Accuracies) -> float | None:
+    """The mean, or None of nothing."""
+    return float(values.mean()) if len(values) else None

@@ -2,76 +2,89 @@
 
 from __future__ import annotations
 
-import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from efl.algorithms import Algorithm, create, name_of, transform_tables
-from efl.training.schedules import schedule
-from efl.config import CUSTOM, Experiment, Transformation
-from efl.client.host import ClientHost
-from efl.server.coordinator import Coordinator
-from efl.processes import single_threaded
-from efl.transport.torchrun import FollowingHost, LeadingHost, ranks
-from efl.server.client_table import ClientTable
-from efl.server.membership import membership_of
-from efl.server.sampling import SAMPLERS
-from efl.server.records import Plan
-from efl.transport.local import LocalTransport
 from efl.client.grouping import rows_at_once, worker_processes
-from efl.training.backends.selection import Backend, Eager, select_backend
-from efl.training.trainer import Trainer
-from efl.errors import UserError, first_line
+from efl.client.host import ClientHost
+from efl.config import CUSTOM, Experiment, Transformation
+from efl.errors import UserError
 from efl.federation import Federation, load
 from efl.federation.prepared import data_directory
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
-from efl.models import FlatModel, Task, build
+from efl.models import FlatModel, Task
+from efl.models import build as build_network
 from efl.plugins import load_plugin
-from efl.rng import Purpose, seeded_torch, torch_seed
+from efl.processes import single_threaded
+from efl.rng import Purpose, torch_seed
+from efl.runs.checks import check_fit
+from efl.runs.evaluation import EvaluationSchedule
+from efl.server.client_table import ClientTable
+from efl.server.coordinator import Coordinator
+from efl.server.membership import membership_of
+from efl.server.records import TrainingSettings
+from efl.server.round_end import RoundEnd
+from efl.server.sampling import SAMPLERS
 from efl.settings import make
-
-log = logging.getLogger("efl")
-
+from efl.training.backends.selection import Backend, select_backend
+from efl.training.schedules import schedule
+from efl.training.trainer import Trainer
+from efl.transport.local import LocalTransport
+from efl.transport.torchrun import RankedHosts, ranks, serve
 
 
 @dataclass(frozen=True, eq=False)
-class Setup:
+class Setup(ABC):
     """A run's ingredients; ``experiment`` describes them completely, but for what the user brought along."""
 
     experiment: Experiment
-    federation: Federation
-    backend: Backend
     algorithm: Algorithm
     fleet: Fleet
 
-    def assemble(self, state: Path | None = None) -> tuple[Coordinator, ClientHost]:
-        """A coordinator, and the clients it talks to; what clients keep goes into the file ``state``."""
-        training, plan = self.experiment.training, self.plan
-        host = (LeadingHost if ranks() > 1 else ClientHost)(self.algorithm, self.trainer, self.workers, state)
-        table = ClientTable.of(self.federation.sizes)
-        members = membership_of(self.fleet, table.shares, training.seed, training.local_steps, training.rounds)
-        clock = self.fleet.clock(len(self.federation), first_upload=4 * self.model.n)
-        transport = LocalTransport(host, self.fleet, training.seed, training.local_steps, clock)
-        return Coordinator(self.algorithm, self.model, SAMPLERS[self.fleet.selection], plan, table, transport, members, clock), host
-
     @property
+    @abstractmethod
     def model(self) -> FlatModel:
         """The network."""
-        return self.backend.model
 
     @property
-    def plan(self) -> Plan:
-        """What training asks of rounds."""
+    def backend_name(self) -> str:
+        """What trains the model on this machine; nothing if nothing does."""
+        return ""
+
+    @property
+    @abstractmethod
+    def dataset(self) -> str:
+        """What the clients train on."""
+
+    @property
+    @abstractmethod
+    def clients(self) -> int:
+        """How many clients there are, at most."""
+
+    @property
+    @abstractmethod
+    def evaluation(self) -> EvaluationSchedule:
+        """When models are evaluated."""
+
+    @abstractmethod
+    def coordinator(self, state: Path | None = None) -> Coordinator:
+        """A coordinator with a transport to its clients, which keep their rows in the file ``state``."""
+
+    @property
+    def training(self) -> TrainingSettings:
+        """What all rounds have in common."""
         training = self.experiment.training
-        return Plan(
+        return TrainingSettings(
             training.cohort,
             training.local_steps,
             training.batch_size,
@@ -81,75 +94,112 @@ class Setup:
             training.seed,
         )
 
+
+@dataclass(frozen=True, eq=False)
+class LocalSetup(Setup):
+    """A run whose clients are simulated, on this machine or on the ranks of torchrun."""
+
+    federation: Federation
+    backend: Backend
+
+    @property
+    def model(self) -> FlatModel:
+        """The network."""
+        return self.backend.model
+
+    @property
+    def backend_name(self) -> str:
+        """What trains the model."""
+        return self.backend.name
+
+    @property
+    def dataset(self) -> str:
+        """The name of the federation."""
+        return self.federation.name
+
+    @property
+    def clients(self) -> int:
+        """How many clients the federation has."""
+        return len(self.federation)
+
+    @cached_property
+    def evaluation(self) -> EvaluationSchedule:
+        """When models are evaluated."""
+        samples = sum(map(len, self.federation.test))
+        return EvaluationSchedule.of(self.experiment.training, self.clients, samples)
+
+    def coordinator(self, state: Path | None = None) -> Coordinator:
+        """A coordinator of simulated clients, which keep their rows in the file ``state``."""
+        training, fleet, host = self.experiment.training, self.fleet, self.host(state)
+        table = ClientTable.of(self.federation.sizes)
+        members = membership_of(fleet, table.shares, training.seed, training.local_steps, training.rounds)
+        clock = fleet.clock(self.clients, first_upload=4 * self.model.n)
+        hosts = RankedHosts(host, state) if ranks() > 1 else host
+        transport = LocalTransport(hosts, fleet, training.seed, training.local_steps, clock)
+        sampler, end = SAMPLERS[fleet.selection], RoundEnd(fleet.deadline)
+        return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end)
+
+    def host(self, state: Path | None = None) -> ClientHost:
+        """The host of this process's clients."""
+        return ClientHost(self.algorithm, self.trainer, self.workers, state)
+
     def follow(self) -> None:
         """Be another rank than the one that leads the run, until it is over."""
         with single_threaded():
-            FollowingHost.told(self.algorithm, self.trainer, self.workers).serve()
+            serve(self.host)
 
     @property
     def trainer(self) -> Trainer:
-        """Where local work is made."""
+        """The model and the data to train it on."""
         training, engine = self.experiment.training, self.experiment.engine
         rows = rows_at_once(self.backend, training.cohort) if engine.rows == "auto" else engine.rows
         return Trainer(self.backend, self.federation, training.seed, rows)
 
     @property
     def workers(self) -> int:
-        """How many processes do it."""
-        wanted = self.experiment.engine.workers
+        """How many processes train."""
+        wanted, training = self.experiment.engine.workers, self.experiment.training
         if wanted not in ("auto", 1) and self.model.device.type != "cpu":
-            raise UserError("engine.workers: one process a CUDA device; share the work of several with torchrun")
-        training = self.experiment.training
-        samples = training.local_steps * training.batch_size
+            raise UserError("engine.workers: one process per CUDA device; share the work of several with torchrun")
+        samples = training.batch_size * training.local_steps
         return worker_processes(self.backend, training.cohort, samples) if wanted == "auto" else wanted
 
 
-def prepare(
+def build(
     experiment: Experiment,
     federation: Federation | None = None,
     module: nn.Module | None = None,
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
     data: DataCache | None = None,
-) -> Setup:
-    """Build what ``experiment`` names, taking the user's own objects where given, and data from ``data``."""
-    for file in experiment.plugins:
-        load_plugin(file)
-    algorithm = algorithm or create(
-        experiment.algorithm_name, experiment.algorithm_settings, [one.model_dump() for one in experiment.transform]
-    )
-    if fleet is None:
-        if CUSTOM in (experiment.fleet.get("straggler_steps"), experiment.fleet.get("inactive")):
-            raise UserError("this run has a fleet with functions of your own; pass it: efl.resume(DIR, fleet=…)")
-        made = make(Fleet, experiment.fleet, "fleet")
-        assert isinstance(made, Fleet)
-        fleet = made
-    experiment = spelt_out(experiment, algorithm, fleet)
-    section, seed = experiment.federation, experiment.training.seed
+) -> LocalSetup:
+    """Build what ``experiment`` names, taking the user's own objects where given, and data from ``data``.
+
+    Returns:
+        The ingredients of a run, checked; their experiment has every setting resolved.
+
+    Raises:
+        UserError: Something named does not exist, or does not fit the rest.
+    """
+    algorithm = algorithm or algorithm_of(experiment)
+    fleet = fleet or _fleet(experiment)
+    experiment = resolved(experiment, algorithm, fleet)
     if federation is None:
-        if section.dataset == CUSTOM:
-            raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
-        source = find_source(section.dataset)
-        settled = {"partition": source.partition} if section.partition == "auto" else {}
-        if source.read is not None:  # a run goes on from whatever folder it is resumed in
-            settled["data_dir"] = str(data_directory(section.data_dir).absolute())
-        experiment = experiment.with_values(federation=settled)
-        section = experiment.federation
+        experiment = _data_resolved(experiment)
         federation = (data or DataCache()).load(experiment)
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
-    fleet.check(len(federation), seed)
+    fleet.check(len(federation), experiment.training.seed)
+    name = CUSTOM if module is not None else _network_name(experiment, federation)
     if module is None:
-        name = _network_name(experiment, federation)
         task = Task(federation.input_shape, federation.classes, federation.vocabulary)
-        module = build(name, task, torch_seed(seed, Purpose.MODEL))
-    else:
-        name = CUSTOM
+        module = build_network(name, task, torch_seed(experiment.training.seed, Purpose.MODEL))
     experiment = experiment.with_values(model={"name": name})
     model = FlatModel(module, device_named(experiment.engine.device))
-    _try_out(model, federation, experiment.training.batch_size)
-    backend = select_backend(model, federation, experiment.training.batch_size, native=experiment.engine.compile)
-    return Setup(experiment, federation, backend, algorithm, fleet)
+    batch_size = experiment.training.batch_size
+    check_fit(model, federation, batch_size)
+    backend = select_backend(model, federation, batch_size, native=experiment.engine.compile)
+    return LocalSetup(experiment, algorithm, fleet, federation, backend)
 
 
 class DataCache:
@@ -181,7 +231,15 @@ class DataCache:
         return federation
 
 
-def spelt_out(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:
+def algorithm_of(experiment: Experiment) -> Algorithm:
+    """The algorithm that an experiment names, with its transformations; plug-ins are loaded before."""
+    for file in experiment.plugins:
+        load_plugin(file)
+    transforms = [one.model_dump() for one in experiment.transform]
+    return create(experiment.algorithm_name, experiment.algorithm_settings, transforms)
+
+
+def resolved(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:
     """The experiment with every setting of its algorithm and fleet; its schedule is checked, too."""
     schedule(experiment.training.schedule, experiment.training.decay, experiment.training.local_steps)
     named = {"name": _name(experiment, algorithm), **_settings(algorithm)}
@@ -202,6 +260,26 @@ def device_named(name: str) -> torch.device:
     return torch.device("cuda", number)
 
 
+def _fleet(experiment: Experiment) -> Fleet:
+    if CUSTOM in (experiment.fleet.get("straggler_steps"), experiment.fleet.get("inactive")):
+        raise UserError("this run has a fleet with functions of your own; pass it: efl.resume(DIR, fleet=…)")
+    fleet = make(Fleet, experiment.fleet, "fleet")
+    assert isinstance(fleet, Fleet)
+    return fleet
+
+
+def _data_resolved(experiment: Experiment) -> Experiment:
+    """With the partition, and the folder of the data, spelt out: a run is resumed from any folder."""
+    section = experiment.federation
+    if section.dataset == CUSTOM:
+        raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
+    source = find_source(section.dataset)
+    values = {"partition": source.partition} if section.partition == "auto" else {}
+    if source.read is not None:
+        values["data_dir"] = str(data_directory(section.data_dir).absolute())
+    return experiment.with_values(federation=values)
+
+
 def _network_name(experiment: Experiment, federation: Federation) -> str:
     name = experiment.model.name
     if name == CUSTOM:
@@ -212,31 +290,6 @@ def _network_name(experiment: Experiment, federation: Federation) -> str:
         except UserError:  # the user's own data, under a name of its own
             name = "mlp"
     return name
-
-
-def _try_out(model: FlatModel, federation: Federation, batch_size: int) -> None:
-    """A model that does not fit the data is the user's mistake; tell it as one line, before training."""
-    x, y = (part[None].to(model.device) for part in federation.batch(torch.arange(batch_size) % len(federation.x)))
-    answer_shape = (*y.shape[1:], federation.classes)
-    try:
-        outputs = model.outputs(model.w, model.buffers, x[0])
-        with seeded_torch(0):
-            if _fits(outputs, answer_shape):
-                Eager(model).rows(model.w, 1).gradient(1, x, y)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = first_line(error)
-        shape = (batch_size, *federation.input_shape)
-        raise UserError(f"the model cannot be trained on batches of shape {shape}: {reason}") from None
-    if not _fits(outputs, answer_shape):
-        raise UserError(
-            f"the model gives outputs of shape {tuple(outputs.shape[1:])}; "
-            f"the data, with {federation.classes} classes, need {answer_shape[1:]}"
-        )
-
-
-def _fits(outputs: Tensor, expected: tuple[int, ...]) -> bool:
-    """Whether the outputs have a score for every class, at every position if there are several."""
-    return outputs.dim() == len(expected) and outputs.shape[:-1] == expected[:-1] and outputs.shape[-1] >= expected[-1]
 
 
 def _name(experiment: Experiment, algorithm: Algorithm) -> str:

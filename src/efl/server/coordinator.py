@@ -1,4 +1,4 @@
-"""The server's loop over one round. It exists once; what lies between it and the clients is a `Transport`.
+"""One round, from sampling a cohort to the next model; between server and clients is a `Transport`.
 
 Everything the server learns from a client it decodes from bytes, and every change of the model is the decoded form
 of the bytes that clients are sent for it. So server and clients cannot drift apart.
@@ -6,283 +6,233 @@ of the bytes that clients are sent for it. So server and clients cannot drift ap
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from efl.algorithms.base import Algorithm, RoundSettings, ServerState, Update
-from efl.algorithms.components.reduction import averaged_model
-from efl.algorithms.components.weights import by_samples
-from efl.algorithms.pipeline import aggregate, initial_state, upload_parts
-from efl.client.worker import coding_context, decoded_parts
-from efl.errors import DivergedError, WireError
-from efl.fleet import Clock
+from efl.algorithms.base import Algorithm, RoundSettings, ServerState
+from efl.algorithms.pipeline import initial_state, upload_parts
+from efl.errors import DivergedError, UserError, WireError
 from efl.models import FlatModel
 from efl.rng import Purpose, stream
+from efl.server.aggregation import Aggregate, aggregate, is_finite, mean_loss, updates_of
 from efl.server.client_table import ClientTable
-from efl.server.limits import Guard, all_finite, is_finite
+from efl.server.limits import NormLimits
 from efl.server.membership import Membership
-from efl.server.records import Plan, RoundRecord
-from efl.server.replies import RUNAWAY_LOSS, Expected, Reply
+from efl.server.records import RoundRecord, TrainingSettings
+from efl.server.replies import ReplyValidator, ValidReply
+from efl.server.requests import RequestEncoder, Shared
+from efl.server.round_end import RoundEnd
 from efl.server.sampling import Cohort, Sampler
 from efl.storage import checksum
-from efl.transport.base import Exchange, Transport
-from efl.wire import (
-    FIRST,
-    NO_MODEL,
-    PERSONAL,
-    BroadcastLog,
-    CatchUp,
-    Context,
-    Dense,
-    Field,
-    Ledger,
-    Message,
-    Payload,
-    encode,
-    kinds_of,
-)
+from efl.transport.base import Replies, TrainRequests, Transport
+from efl.wire import NO_MODEL, BroadcastLog, Context, Ledger, Limits, TrainReply, kinds_of
 
-VAIN_ROUNDS = 3  # rounds in a row whose replies are all refused, after which it must be the server's own doing
+MAX_REJECTED_ROUNDS = 3  # in a row without a valid reply, after which it must be the server's state
 
 
 @dataclass(eq=False)
 class Coordinator:
-    """Plays rounds: asks a cohort, collects what comes back, makes the next model."""
+    """Runs rounds: samples a cohort, sends requests, collects replies, makes the next model.
+
+    Attributes:
+        algorithm: The algorithm.
+        model: The network; training starts from its weights.
+        training: What all rounds have in common.
+        table: What is known of each client.
+        sampler: Draws the cohorts.
+        members: Who takes part in which round.
+        transport: The way to the clients.
+        round_end: When a round ends.
+        limits: Norm limits, for clients that the server does not control; None trusts them.
+        server: The algorithm's state, and the model's weights.
+        buffers: The model's float buffers.
+        log: The broadcasts that clients may have missed.
+        ledger: Bytes sent so far.
+    """
 
     algorithm: Algorithm
     model: FlatModel
-    sampler: Sampler
-    plan: Plan
+    training: TrainingSettings
     table: ClientTable
-    transport: Transport
+    sampler: Sampler
     members: Membership
-    clock: Clock | None = None
-    guard: Guard | None = None
+    transport: Transport
+    round_end: RoundEnd = field(default_factory=RoundEnd)
+    limits: NormLimits | None = None
     server: ServerState = field(init=False)
     buffers: Tensor = field(init=False)
     log: BroadcastLog = field(default_factory=BroadcastLog)
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
-        self.plain = Context(self.model.layout)
-        self.context = self.plain
-        self.in_vain = 0  # rounds in a row in which replies were refused, and none could be used
+        self.plain = self.context = Context(self.model.layout)
+        self.parts = upload_parts(self.algorithm)
+        self.message_limits = Limits.of(self.plain.layout, len(self.model.buffers), self.parts)
+        self.rejected_rounds = 0  # in a row in which replies were rejected, and none could be used
         self.first_checksum = checksum(self.model.w.numpy())
         self.server = initial_state(self.algorithm, self.model.w.clone())
         self.buffers = self.model.buffers.clone()
 
-    def play(self, round_: int) -> RoundRecord:
-        """One round, from asking to the new model. Nobody answering is a normal round."""
+    def run_round(self, round_: int) -> RoundRecord:
+        """One round, from the cohort to the new model. A round without replies is a normal round."""
         self.ledger.start_round()
         changes = self.members.begin(round_)
         self.table.objective = self.members.objective(round_)
         settings = self.settings(round_)
-        chosen_in = round_ - round_ % self.algorithm.requests_per_update
-        selection = self._sample(chosen_in)
-        requests = self._requests(selection, settings)
-        exchange = self.transport.exchange(chosen_in, requests)
-        replies, refused = self._read(exchange, requests, settings)
-        changes += self.members.end(round_, selection.clients, replies)
-        counted = {client: reply for client, reply in replies.items() if self.table.objective[client]}
-        contributions = self._contributions(selection, counted)
-        version = self.log.version  # what those who answered have
-        if (why := self._advance(contributions, counted, settings)) is not None:
-            refused |= dict.fromkeys(replies, why)
-            replies, counted = {}, {}
-        self._note_answers(selection, replies, settings, version)
-        forgot = self._forgets(bool(replies), refused=not refused.keys().isdisjoint(exchange.replies))
-        loss = self._train_loss(counted, round_)
+        sampled_in = round_ - round_ % self.algorithm.requests_per_update  # the same clients, as able the second time
+        cohort = self._sample(sampled_in)
+        requests = self._requests(cohort, settings)
+        self.transport.send(TrainRequests(sampled_in, requests, self.round_end.deadline))
+        replies = self.transport.collect(self.round_end)
+        valid, rejected = self._validated(replies, requests, settings)
+        changes += self.members.end(round_, cohort.clients, valid)
+        counted = {client: reply for client, reply in valid.items() if self.table.objective[client]}
+        version = self.log.version  # what those who replied have
+        if (why := self._aggregate(counted, cohort, settings)) is not None:
+            rejected |= dict.fromkeys(valid, why)
+            valid, counted = {}, {}
+        self._note_replies(cohort, valid, settings, version)
+        reset = self._reset_after_rejections(bool(valid), rejected=not rejected.keys().isdisjoint(replies.blobs))
+        loss = mean_loss(counted, self.table, round_)
+        sent = self.ledger.round_dict()
+        now = self.transport.now
         return RoundRecord(
-            round_,
-            settings.eta,
-            exchange.steps,
-            list(counted),
-            refused,
-            loss,
-            {direction: dict(kinds) for direction, kinds in self.ledger.round.items()},
-            changes,
-            None if self.clock is None else self.clock.now,
-            forgot,
+            round_, settings.eta, replies.steps, list(counted), rejected, loss, sent, changes, now, reset
         )
+
+    def settings(self, round_: int) -> RoundSettings:
+        """What server and clients agree on for a round."""
+        training = self.training
+        started = int(self.members.restarted[0]) if training.restart else 0
+        eta = training.schedule(training.learning_rate, max(0, round_ - started))
+        return RoundSettings(round_, eta, training.local_steps, training.batch_size, self.plain.layout)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that rounds change, but for what the transport keeps."""
+        return {
+            "w": self.server.w,
+            "tensors": dict(self.server.tensors),
+            "buffers": self.buffers,
+            "table": self.table.state_dict(),
+            "members": self.members.state_dict(),
+            "log": self.log.state_dict(),
+            "ledger": self.ledger.state_dict(),
+            "rejected_rounds": self.rejected_rounds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; `UserError` if it was with another model or other clients."""
+        if len(state["w"]) != self.model.n:
+            raise UserError(
+                f"it holds a model of {len(state['w'])} parameters, but the one at hand has {self.model.n}; "
+                "pass the model that the run was started with"
+            )
+        if (before := len(state["table"]["requests"])) != len(self.table.requests):
+            raise UserError(
+                f"it has {before} clients, but the federation at hand has {len(self.table.requests)}; "
+                "pass the one that the run was started with"
+            )
+        self.server = ServerState(state["w"], dict(state["tensors"]))
+        self.buffers = state["buffers"]
+        self.table.load_state_dict(state["table"])
+        self.members.load_state_dict(state["members"])
+        self.log = BroadcastLog.from_state_dict(state["log"])
+        self.ledger.load_state_dict(state["ledger"])
+        self.rejected_rounds = int(state["rejected_rounds"])
 
     def _sample(self, round_: int) -> Cohort:
         """The cohort, from the members (or those that can be reached), and abandoned clients due for another probe."""
-        members, reachable = self.members.present(round_), None
+        members = self.members.present(round_)
+        reachable = self.transport.available(members)
         self.table.rounds += members
-        if self.clock is not None:
-            reachable = self.clock.available(members)
-            self.table.available += reachable
-        candidates = reachable if reachable is not None and self.sampler.needs_reachable else members
-        rng = stream(self.plan.seed, Purpose.SELECTION, round_)
-        cohort = self.sampler.sample(self.table, candidates, self.plan.cohort, rng)
+        self.table.available += reachable
+        candidates = reachable if self.sampler.needs_reachable else members
+        rng = stream(self.training.seed, Purpose.SELECTION, round_)
+        cohort = self.sampler.sample(self.table, candidates, self.training.cohort, rng)
         return cohort.joined_by(self.members.asked_again(round_))
 
-    def settings(self, round_: int) -> RoundSettings:
-        """What clients are told about this round."""
-        plan = self.plan
-        started = int(self.members.restarted[0]) if plan.restart else 0
-        eta = plan.schedule(plan.learning_rate, max(0, round_ - started))
-        return RoundSettings(round_, eta, plan.local_steps, plan.batch_size, self.plain.layout)
-
-    def _requests(self, selection: Cohort, settings: RoundSettings) -> dict[int, bytes]:
-        shared = self._shared_parts(settings)
-        catch_up = CatchUp(self.log, self.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
+    def _requests(self, cohort: Cohort, settings: RoundSettings) -> dict[int, bytes]:
+        shared = Shared.of(self.algorithm, self.server, self.buffers, settings, self.plain)
+        self.context = shared.context
+        encoder = RequestEncoder(
+            self.algorithm, self.server, settings, shared, self.log, self.plain, self.first_checksum
+        )
         requests: dict[int, bytes] = {}
-        for client in selection.clients.tolist():
-            version = int(self.table.version[client])
-            update = catch_up.update(version)
-            header = {
-                "round": settings.round,
-                "client": client,
-                "eta": settings.eta,
-                "local_steps": settings.local_steps,
-                "batch_size": settings.batch_size,
-                "accepted": int(self.table.accepted[client]),
-                "how": update.how,
-                "base": update.base,
-                "version": self.log.version,
-            }
-            if version == FIRST and update.how != "model":
-                header["start"] = self.first_checksum
-            parts = shared | self._personal_part(client)
-            requests[client] = Message("request", header, parts, update.blobs).to_bytes()
-            current = update.current_bytes
-            kinds = kinds_of(parts) + Counter({"update": current, "catch-up": len(update) - current})
-            self.ledger.sent("down", len(requests[client]), kinds)
+        for client, blob, kinds in encoder.encoded(cohort.clients.tolist(), self.table):
+            requests[client] = blob
+            self.ledger.sent("down", len(blob), kinds)
         return requests
 
-    def _shared_parts(self, settings: RoundSettings) -> dict[str, bytes]:
-        """What all clients are told alike; the field in it is what increments are coded by this round."""
-        parts = self.algorithm.broadcast(self.server, settings)
-        shared = {name: encode(payload, self.plain) for name, payload in parts.items()}
-        self.context = coding_context(decoded_parts(shared, self.model, self.plain), self.plain)
-        if self.buffers.numel():
-            shared["buffers"] = encode(Dense(self.buffers.numpy()), Context.flat(len(self.buffers)))
-        return shared
-
-    def _personal_part(self, client: int) -> dict[str, bytes]:
-        """What one client alone is told."""
-        told = self.algorithm.broadcast_to(self.server, client)
-        return {} if told is None else {PERSONAL: encode(told, self.plain)}
-
-    def _read(
-        self, exchange: Exchange, requests: Mapping[int, bytes], settings: RoundSettings
-    ) -> tuple[dict[int, Reply], dict[int, str]]:
-        """The valid replies in order of client, and why others were refused."""
-        self.ledger.sent("up", exchange.lost_bytes, {"lost": exchange.lost_bytes})
-        expected = Expected(
-            settings, upload_parts(self.algorithm), self.model, self.context, self.server, self.buffers, self.guard
-        )
-        replies: dict[int, Reply] = {}
-        refused = dict(exchange.refused)
-        for client in sorted(exchange.replies):
-            blob = exchange.replies[client]
+    def _validated(
+        self, replies: Replies, requests: Mapping[int, bytes], settings: RoundSettings
+    ) -> tuple[dict[int, ValidReply], dict[int, str]]:
+        """The valid replies in order of client, and why others were rejected."""
+        self.ledger.sent("up", replies.lost_bytes, {"lost": replies.lost_bytes})
+        validator = ReplyValidator(settings, self.parts, self.context, self.server, self.buffers, self.limits)
+        valid: dict[int, ValidReply] = {}
+        rejected = dict(replies.rejected)
+        for client in sorted(replies.blobs):
+            blob = replies.blobs[client]
             kinds: Mapping[str, int] = {}
             try:
                 if client not in requests:
-                    raise WireError(f"client {client} was not asked")
-                reply = Message.from_bytes(blob, "reply")
+                    raise WireError(f"client {client} was not sampled in this round")
+                reply = TrainReply.from_bytes(blob, self.message_limits)
                 kinds = kinds_of(reply.parts)
-                if reply.header.get("needs_model"):
+                if reply.needs_model:
                     self.table.version[client] = NO_MODEL
                 else:
-                    replies[client] = expected.checked(reply, client)
+                    valid[client] = validator.validate(reply, client)
             except WireError as error:
-                refused[client] = str(error)
+                rejected[client] = str(error)
             self.ledger.sent("up", len(blob), kinds)
-        return replies, refused
+        return valid, rejected
 
-    def _contributions(self, selection: Cohort, replies: Mapping[int, Reply]) -> list[Update]:
-        shares, rates = self.table.shares, self.table.response_rates()
-        chance = dict(zip(selection.clients.tolist(), selection.probability.tolist(), strict=True))
-        return [
-            Update(
-                client=client,
-                samples=int(self.table.sizes[client]),
-                share=float(shares[client]),
-                sampling_probability=chance[client],
-                response_rate=float(rates[client]),
-                steps=reply.steps,
-                parts=reply.parts,
-            )
-            for client, reply in replies.items()
-        ]
-
-    def _note_answers(
-        self, selection: Cohort, replies: Mapping[int, Reply], settings: RoundSettings, version: int
-    ) -> None:
-        """A reply that takes back a lost one counts for both: its weight must not make up for the same loss again."""
-        answered = np.array(list(replies), dtype=np.int64)
-        self.table.requests[selection.clients] += 1
-        self.table.replies[answered] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
-        np.minimum(self.table.replies, self.table.requests, out=self.table.replies)
-        self.table.version[answered] = version
-        used = answered[self.table.objective[answered]]
-        self.table.accepted[used] = settings.round
-
-    def _advance(
-        self, contributions: list[Update], counted: Mapping[int, Reply], settings: RoundSettings
-    ) -> str | None:
-        """The next model, and what else is kept; with a guard, why everything stays as it was if that is not finite."""
-        before = self.server, self.buffers, self.log
+    def _aggregate(self, replies: Mapping[int, ValidReply], cohort: Cohort, settings: RoundSettings) -> str | None:
+        """Make the next model; with limits, why everything stays as it was if that is not finite."""
+        updates = updates_of(replies, cohort, self.table)
         try:
-            self.server, payload = aggregate(self.algorithm, self.server, contributions, settings)
-            if payload is not None:
-                self._publish(payload)
-            self._average_buffers(counted)
-            if self.guard is not None and not is_finite(self.server, self.buffers):
-                raise DivergedError("the aggregate left the finite numbers")
+            result = aggregate(self.algorithm, self.server, self.buffers, updates, settings, self.plain)
+            if self.limits is not None and not is_finite(result):
+                raise DivergedError("the aggregate is not finite")
         except DivergedError as error:
-            if self.guard is None:
+            if self.limits is None:
                 raise
-            self.server, self.buffers, self.log = before
             return str(error)
+        self._commit(result)
         return None
 
-    def _forgets(self, used: bool, *, refused: bool) -> bool:
-        """Whether, with a guard, the server forgets all but the model: clients cannot work with what they are told.
+    def _commit(self, result: Aggregate) -> None:
+        self.server, self.buffers = result.server, result.buffers
+        if result.change is not None:
+            self.log = self.log.append(result.change, 4 * self.model.n, absolute=result.absolute)
 
-        What an algorithm tells them besides the model comes from other clients, and one of them may have lied within
-        all bounds. Then everybody else is refused, nothing changes, and so it would be for ever.
+    def _note_replies(
+        self, cohort: Cohort, replies: Mapping[int, ValidReply], settings: RoundSettings, version: int
+    ) -> None:
+        """A reply that recovers a lost one counts for both: its weight must not make up for the same loss again."""
+        table, replied = self.table, np.array(list(replies), dtype=np.int64)
+        table.requests[cohort.clients] += 1
+        table.replies[replied] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
+        np.minimum(table.replies, table.requests, out=table.replies)
+        table.version[replied] = version
+        used = replied[table.objective[replied]]
+        table.accepted[used] = settings.round
+
+    def _reset_after_rejections(self, used: bool, *, rejected: bool) -> bool:
+        """With limits, reset all but the weights after some rounds in which every reply was rejected.
+
+        What an algorithm broadcasts besides the model comes from other clients, and one of them may have lied within
+        all limits. Then everybody else is rejected, nothing changes, and so it would go on.
         """
-        if self.guard is None or used or not refused:
-            self.in_vain = 0 if used else self.in_vain
+        if self.limits is None or used or not rejected:
+            self.rejected_rounds = 0 if used else self.rejected_rounds
             return False
-        self.in_vain = (self.in_vain + 1) % VAIN_ROUNDS
-        if self.in_vain == 0:
+        self.rejected_rounds = (self.rejected_rounds + 1) % MAX_REJECTED_ROUNDS
+        if self.rejected_rounds == 0:
             self.server = ServerState(self.server.w, initial_state(self.algorithm, self.server.w.clone()).tensors)
-        return self.in_vain == 0
-
-    def _publish(self, payload: Payload) -> None:
-        """Keep the bytes by which the model changed for those who will need them."""
-        if isinstance(payload, Field):
-            raise TypeError("a field does not change the model")
-        if not all_finite(payload.values, self.algorithm.evaluated_model(self.server).numpy()):
-            raise DivergedError("the aggregate left the finite numbers")
-        if not all_finite(self.server.w.numpy()):
-            raise DivergedError("the model left the finite numbers")
-        blob = encode(payload, self.plain)
-        self.log = self.log.append(blob, 4 * self.model.n, absolute=isinstance(payload, Dense))
-
-    def _average_buffers(self, replies: Mapping[int, Reply]) -> None:
-        """BatchNorm statistics and the like: the mean over those who answered, by sample count."""
-        if not self.buffers.numel() or not replies:
-            return
-        weights = by_samples([int(self.table.sizes[client]) for client in replies])
-        payloads = [reply.parts["buffers"] for reply in replies.values()]
-        self.buffers = averaged_model(self.buffers, [part for part in payloads if isinstance(part, Dense)], weights)
-
-    def _train_loss(self, replies: Mapping[int, Reply], round_: int) -> float:
-        """The cohort's mean mini-batch loss, by sample count; NaN when nobody answered."""
-        if not replies:
-            return math.nan
-        weights = by_samples([int(self.table.sizes[client]) for client in replies])
-        loss = math.fsum(weight * reply.loss for weight, reply in zip(weights, replies.values(), strict=True))
-        if loss > RUNAWAY_LOSS:
-            raise DivergedError(f"the training loss is {loss:.3g} in round {round_}")
-        return loss
+        return self.rejected_rounds == 0

@@ -1,4 +1,4 @@
-"""What the server demands of replies that come from machines it does not control."""
+"""Limits on the norms of updates, for clients that the server does not control."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.algorithms.base import Parts, RoundSettings, ServerState
+from efl.algorithms.base import Parts, RoundSettings
 from efl.errors import WireError
 from efl.wire import Dense, Field, Payload, Signs
 
-Amount = tuple[str, float, float]  # what it is, how much there is of it, and how much is taken
+Amount = tuple[str, float, float]  # what it is, its norm, and its limit
 
 
 @dataclass(frozen=True)
-class Guard:
-    """Refuses parts of replies that are absurdly long, in terms of b = ``norm_bound`` · max(1, ‖w‖).
+class NormLimits:
+    """Rejects parts of replies whose norm is too large, in terms of b = ``norm_bound`` · max(1, ‖w‖).
 
     An update may be as long as b, and the anchor of a field as far away. A gradient, such as SCAFFOLD's control, may be
     as long as b, and where that is more, so long that a round of E steps of size η along it is; so may those whose
     squares a Fisher diagonal is made of. For the model's buffers the bound is that of a model of their length, squared:
     some are variances. Signs are votes, and nobody has more than one.
 
-    Values that are not finite never get here: they are no payload. With a guard, a client whose own training leaves the
-    finite numbers is refused, too, and does not end the run.
+    Values that are not finite never get here: they are no payload. With limits, a client whose own training diverges is
+    rejected, too, and does not end the run.
     """
 
     norm_bound: float
 
     def check(self, client: int, parts: Parts, w: Tensor, buffers: Tensor, settings: RoundSettings) -> None:
-        """Raise `WireError` if one of ``parts`` would lead the model ``w``, or those who train it, absurdly far."""
+        """Raise `WireError` if a part exceeds its norm limit."""
         for name, part in parts.items():
             for what, norm, limit in self._amounts(name, part, w, buffers, settings):
                 if not norm <= limit:
-                    raise WireError(f"client {client} sent {what} of norm {norm:.3g}; at most {limit:.3g} is taken")
+                    raise WireError(f"client {client} sent {what} of norm {norm:.3g}; the limit is {limit:.3g}")
 
     def _amounts(
         self, name: str, part: Payload, w: Tensor, buffers: Tensor, settings: RoundSettings
@@ -58,16 +58,6 @@ class Guard:
 
     def _bound(self, vector: Tensor) -> float:
         return self.norm_bound * max(1.0, float(vector.double().norm()))
-
-
-def is_finite(server: ServerState, buffers: Tensor) -> bool:
-    """Whether a server can go on from here."""
-    return all_finite(*(tensor.numpy() for tensor in (server.w, buffers, *server.tensors.values())))
-
-
-def all_finite(*vectors: NDArray[np.float32]) -> bool:
-    """Whether no entry is NaN or infinite; NumPy finds out twenty times as quickly as PyTorch."""
-    return all(bool(np.isfinite(vector).all()) for vector in vectors)
 
 
 def _norm(values: NDArray[np.float32]) -> float:

@@ -1,4 +1,4 @@
-"""What is asked of every round, and what is told of one."""
+"""The settings of a run's rounds, and the record of one round."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from efl.training.schedules import Schedule
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What training asks of a round: cohort size, E, B, η, its schedule, whether that restarts, and the seed."""
+class TrainingSettings:
+    """What all rounds have in common: cohort size, E, B, η, its schedule, whether that restarts, and the seed."""
 
     cohort: int
     local_steps: int
@@ -24,19 +24,28 @@ class Plan:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What happened in a round: by client the steps done, whose work was counted, who was refused, loss, bytes.
+    """What happened in a round.
 
-    Also who came and went, where rounds take simulated time, the time at its end, and whether the server forgot all but
-    the model, because no reply was of use any more.
+    Attributes:
+        round: Its number, from 0.
+        eta: The learning rate.
+        steps: The local steps of each sampled client.
+        aggregated: The clients whose updates are in the new model.
+        rejected: The clients whose replies were rejected, and why.
+        train_loss: The mean training loss of the aggregated clients.
+        bytes: Bytes sent, by direction and kind.
+        changes: Clients that arrived, departed, were abandoned or returned.
+        time: Where time is simulated, the time at the end of the round.
+        server_state_reset: All replies were rejected for some rounds, so all but the model's weights was reset.
     """
 
     round: int
     eta: float
     steps: Mapping[int, int]
-    counted: list[int]
-    refused: Mapping[int, str]
+    aggregated: list[int]
+    rejected: Mapping[int, str]
     train_loss: float
     bytes: Mapping[str, Mapping[str, int]]
     changes: list[Change]
     time: float | None
-    forgot: bool = False
+    server_state_reset: bool = False

@@ -1,4 +1,4 @@
-"""What a reply must be before anything of it is used."""
+"""What a reply must be before any of it is used."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from efl.algorithms.base import Part, Parts, RoundSettings, ServerState
-from efl.client.worker import decoded_parts
 from efl.errors import DivergedError, WireError
-from efl.models import FlatModel
-from efl.server.limits import Guard
-from efl.wire import Context, Dense, Message, Payload
+from efl.server.limits import NormLimits
+from efl.wire import Context, Dense, Payload, TrainReply
+from efl.wire.parts import decode_parts
 
-RUNAWAY_LOSS = 1e4  # a mean training loss that is larger has diverged
+MAX_LOSS = 1e4  # a mean training loss that is larger has diverged
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A client's reply, checked and decoded; ``recovered`` if it makes up for one that was lost."""
+class ValidReply:
+    """A client's reply, validated and decoded; ``recovered`` if it makes up for one that was lost."""
 
     steps: int
     loss: float
@@ -28,51 +27,63 @@ class Reply:
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
-    """The replies that a round may bring; ``guard`` is there if they come from machines that nobody here controls."""
+class ReplyValidator:
+    """Validates the replies of one round.
+
+    Attributes:
+        settings: The round's settings.
+        parts: The parts of an upload.
+        context: What increments are coded by.
+        server: The server's state, which updates are compared with.
+        buffers: The model's float buffers.
+        limits: Norm limits, for clients that the server does not control; None trusts them.
+    """
 
     settings: RoundSettings
     parts: Mapping[str, Part]
-    model: FlatModel
     context: Context
     server: ServerState
     buffers: Tensor
-    guard: Guard | None
+    limits: NormLimits | None = None
 
-    def checked(self, reply: Message, client: int) -> Reply:
-        """The reply, decoded; `WireError` if it is refused."""
+    def validate(self, reply: TrainReply, client: int) -> ValidReply:
+        """The reply, decoded.
+
+        Raises:
+            WireError: The reply is rejected.
+            DivergedError: The training of a trusted client diverged.
+        """
         try:
-            return self._checked(reply, client)
+            return self._validated(reply, client)
         except (WireError, DivergedError):
             raise
         except Exception as error:
-            if self.guard is None:
+            if self.limits is None:
                 raise
             raise WireError(f"client {client} sent what cannot be read: {error!r}") from error
 
-    def _checked(self, reply: Message, client: int) -> Reply:
+    def _validated(self, reply: TrainReply, client: int) -> ValidReply:
         settings = self.settings
-        if reply.header.get("diverged"):
-            said = f"client {client} left the finite numbers in round {settings.round}"
-            raise DivergedError(said) if self.guard is None else WireError(said)
-        if reply.number("client") != client or reply.number("round") != settings.round:
-            raise WireError(f"client {client} answered something it was not asked")
-        steps, loss = int(reply.number("steps")), float(reply.number("loss"))
-        if not 1 <= steps <= settings.local_steps:
-            raise WireError(f"client {client} reports impossible steps")
-        if self.guard is not None and abs(loss) > RUNAWAY_LOSS:  # else one client could end the run for all
-            raise WireError(f"client {client} reports a training loss of {loss:.3g}")
+        if reply.client != client or reply.round != settings.round:
+            raise WireError(f"client {client} replied for client {reply.client}, round {reply.round}")
+        if reply.diverged:
+            text = f"training of client {client} diverged in round {settings.round}"
+            raise DivergedError(text) if self.limits is None else WireError(text)
+        if not 1 <= reply.steps <= settings.local_steps:
+            raise WireError(f"client {client} reports {reply.steps} of {settings.local_steps} steps")
+        if self.limits is not None and abs(reply.loss) > MAX_LOSS:  # else one client could end the run for all
+            raise WireError(f"client {client} reports a training loss of {reply.loss:.3g}")
         parts = self._decoded(reply, client)
-        if self.guard is not None:
-            self.guard.check(client, parts, self.server.w, self.buffers, settings)
-        return Reply(steps, loss, parts, bool(reply.header.get("recovered")))
+        if self.limits is not None:
+            self.limits.check(client, parts, self.server.w, self.buffers, settings)
+        return ValidReply(reply.steps, reply.loss, parts, reply.recovered)
 
-    def _decoded(self, reply: Message, client: int) -> Parts:
+    def _decoded(self, reply: TrainReply, client: int) -> Parts:
         expected: dict[str, type[Payload]] = {name: part.payload for name, part in self.parts.items()}
         expected |= {"buffers": Dense} if self.buffers.numel() else {}
         if set(reply.parts) != set(expected):
             raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
-        parts = decoded_parts(reply.parts, self.model, self.context)
+        parts = decode_parts(reply.parts, self.context, len(self.buffers))
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")

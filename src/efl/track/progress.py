@@ -179,9 +179,9 @@ class PlainProgress:
         """Say what begins, or goes on."""
         experiment = setup.experiment
         self.totals, self.rounds = _Totals(history), experiment.training.rounds
-        what = f"{experiment.algorithm_name} on {setup.federation.name}, {len(setup.federation)} clients"
+        what = f"{experiment.algorithm_name} on {setup.dataset}, {setup.clients} clients"
         resumed = f", resumed after round {len(history)}" if history else ""
-        compiled = ", compiled" if setup.backend.name == "native" else ""
+        compiled = ", compiled" if setup.backend_name == "native" else ""
         self.say(f"{what}, {setup.model.n:,} parameters{compiled}{resumed}")
 
     def round(self, record: Record) -> None:

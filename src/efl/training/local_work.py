@@ -160,6 +160,13 @@ class LocalWork:
         """Whether ``delta`` is W − start itself, so that the models can travel in its stead, without rounding."""
         return self._delta is None and self.scale is None
 
+    @property
+    def models(self) -> Tensor | None:
+        """``start`` + ``delta``, a row with scale 1 being W bit for bit; None where ``delta`` was replaced."""
+        if self._delta is not None:
+            return None
+        return self.W if self.scale is None else self.W + (self.scale - 1) * self.displacement
+
     def add_delta(self, to: Tensor) -> Tensor:
         """Add ``delta`` to a matrix in place, with one rounding where it is scaled."""
         if self._delta is None and self.scale is not None:

@@ -1,29 +1,27 @@
 """More than one machine: `torchrun … -m efl run …` starts the same command on each, as ranks that share the clients.
 
-Rank 0 leads the run. Client k lives on rank k modulo the number of ranks, with its state, so data and state stay where
-they are; requests and replies travel, the same bytes as on one machine, and the result is the same. Each rank may have
-worker processes of its own. What ranks tell each other besides goes through PyTorch's gloo, which works everywhere.
+Rank 0 leads the run. Client k lives on rank k modulo the number of ranks, with its data and its rows; requests and
+replies travel, the same bytes as on one machine, and the result is the same. Each rank may have worker processes of its
+own. Ranks talk through PyTorch's gloo, which works everywhere.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
-from torch import Tensor
 
-from efl.algorithms.base import Algorithm
+from efl.client.evaluation import EvaluateRequests, Metrics
 from efl.client.host import ClientHost
-from efl.client.worker import Briefing
 from efl.errors import UserError
-from efl.runs.checkpoint import load_clients, save_clients
-from efl.training.trainer import Trainer
 
 LEADER = 0
+CLOSE = "close"
 
 
 def rank() -> int:
@@ -42,124 +40,133 @@ def join() -> None:
         dist.init_process_group("gloo")
 
 
-class LeadingHost(ClientHost):
-    """Rank 0's own clients, and through it those of all other ranks."""
+class RankedHosts:
+    """The hosts of all ranks, as rank 0 uses them: its own, and through messages the others."""
 
-    def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
-        super().__init__(algorithm, trainer, workers, state)
+    def __init__(self, host: ClientHost, state: Path | None = None) -> None:
         join()
-        self.others = range(1, ranks())
+        self.host, self.others = host, range(1, ranks())
         for other in self.others:
             _send(None if state is None else str(state), other)
 
-    def answer(self, requests: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
-        """Everybody's replies."""
-        shares = {r: {c: blob for c, blob in requests.items() if c % ranks() == r} for r in range(ranks())}
-        self._ask("answer", {other: (shares[other], {c: steps[c] for c in shares[other]}) for other in self.others})
-        replies = super().answer(shares[LEADER], steps)
-        for answers in self._hear():
-            replies |= answers
+    def train(self, blobs: Mapping[int, bytes], steps: Mapping[int, int]) -> dict[int, bytes]:
+        """The replies of all ranks' clients."""
+        shares = [{c: blob for c, blob in blobs.items() if c % ranks() == r} for r in range(ranks())]
+        self._request("train", [(share, {c: steps[c] for c in share}) for share in shares])
+        replies = self.host.train(shares[LEADER], steps)
+        for more in self._results():
+            replies |= more
         return replies
 
-    def score_own(
-        self, personal: Mapping[int, bytes | None], briefing: Briefing, w: Tensor, buffers: Tensor
-    ) -> dict[int, float]:
-        """Everybody's own models."""
-        shares = {r: {c: told for c, told in personal.items() if c % ranks() == r} for r in range(ranks())}
-        self._ask("score_own", {other: (shares[other], briefing, w, buffers) for other in self.others})
-        scores = super().score_own(shares[LEADER], briefing, w, buffers)
-        for more in self._hear():
-            scores |= more
-        return scores
+    def evaluate(self, requests: EvaluateRequests) -> Metrics:
+        """What clients find of a model, all ranks at the same time."""
+        owner = requests.clients % ranks()
+        shares = [requests.only(requests.clients[owner == r]) for r in range(ranks())]
+        self._request("evaluate", [(share,) for share in shares])
+        found = [self.host.evaluate(shares[LEADER]) if len(shares[LEADER].clients) else {}, *self._results()]
+        names = {name for metrics in found for name in metrics}
+        merged = {name: np.full((2, len(owner)), np.nan) for name in names}
+        for r, metrics in enumerate(found):
+            for name, columns in metrics.items():
+                merged[name][:, owner == r] = columns
+        return {name: (sums, weights) for name, (sums, weights) in merged.items()}
 
-    def keep(self, rounds: int) -> None:
-        """All other ranks keep their clients' state."""
-        self._ask("keep", dict.fromkeys(self.others, (rounds,)))
-        self._hear()
+    def start(self) -> None:
+        """Start this rank's worker processes; the others start theirs."""
+        self.host.start()
 
-    def restore(self, rounds: int) -> None:
-        """All other ranks take over the state they kept."""
-        self._ask("restore", dict.fromkeys(self.others, (rounds,)))
-        self._hear()
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every rank's host; the rows stay where they are."""
+        self._request("state_dict", [()] * ranks())
+        states = [self.host.state_dict(), *self._results()]
+        return {"ranks": ranks(), **{f"rank{r}": state for r, state in enumerate(states)}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        check_ranks(state)
+        self._request("load_state_dict", [(state[f"rank{r}"],) for r in range(ranks())])
+        self.host.load_state_dict(state[f"rank{LEADER}"])
+        self._results()
+
+    def checkpointed(self) -> None:
+        """The state was saved in a checkpoint."""
+        self._request("checkpointed", [()] * ranks())
+        self.host.checkpointed()
+        self._results()
 
     def close(self) -> None:
-        """Let the other ranks go home."""
-        super().close()
+        """Stop worker processes and the other ranks."""
+        self.host.close()
         if dist.is_initialized():
             for other in self.others:
                 try:
-                    _send(("close", ()), other)
+                    _send((CLOSE, ()), other)
                 except RuntimeError:
                     continue  # it has gone already
             dist.destroy_process_group()
 
-    def _ask(self, what: str, whom: Mapping[int, tuple[Any, ...]]) -> None:
-        for other, arguments in whom.items():
-            with _expected(other):
-                _send((what, arguments), other)
-
-    def _hear(self) -> list[Any]:
-        heard: list[Any] = []
+    def _request(self, method: str, arguments: list[tuple[Any, ...]]) -> None:
         for other in self.others:
-            with _expected(other):
-                heard.append(_receive(other))
-        for result in heard:
+            with _present(other):
+                _send((method, arguments[other]), other)
+
+    def _results(self) -> list[Any]:
+        results: list[Any] = []
+        for other in self.others:
+            with _present(other):
+                results.append(_receive(other))
+        for result in results:
             if isinstance(result, Exception):
                 raise result
-        return heard
+        return results
+
+
+def check_ranks(state: Mapping[str, Any]) -> None:
+    """Raise `UserError` if a run is resumed with another number of ranks than it was started with."""
+    if (before := int(state.get("ranks", 1))) != ranks():
+        raise UserError(f"it is of a run with {before} ranks, now there are {ranks()}; resume it with as many")
+
+
+def serve(make_host: Callable[[Path | None], ClientHost]) -> None:
+    """Be a rank other than 0: serve its requests until the run is over.
+
+    Args:
+        make_host: Makes the host of this rank's clients, whose rows go into the file it is given.
+    """
+    join()
+    state = _receive(LEADER)
+    path = None if state is None else Path(state).with_suffix(f".rank{rank()}")
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    host = make_host(path)
+    while True:
+        try:
+            method, arguments = _receive(LEADER)
+        except RuntimeError:
+            raise UserError("rank 0 is gone") from None
+        if method == CLOSE:
+            host.close()
+            dist.destroy_process_group()
+            return
+        try:
+            result = _call(host, method, arguments)
+        except Exception as error:  # rank 0 raises it
+            result = error
+        _send(result, LEADER)
+
+
+def _call(host: ClientHost, method: str, arguments: tuple[Any, ...]) -> Any:
+    if method == "evaluate" and not len(arguments[0].clients):
+        return {}
+    return getattr(host, method)(*arguments)
 
 
 @contextmanager
-def _expected(other: int) -> Iterator[None]:
+def _present(other: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError:
         raise UserError(f"rank {other} is gone; start all of them again with: torchrun … -m efl resume DIR") from None
-
-
-class FollowingHost(ClientHost):
-    """The clients of another rank, which keep their state on this machine."""
-
-    path: Path | None = None
-
-    @classmethod
-    def told(cls, algorithm: Algorithm, trainer: Trainer, workers: int) -> FollowingHost:
-        """As the leader says."""
-        join()
-        state = _receive(LEADER)
-        path = None if state is None else Path(state).with_suffix(f".rank{rank()}")
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        host = cls(algorithm, trainer, workers, path)
-        host.path = path
-        return host
-
-    def keep(self, rounds: int) -> None:
-        """Beside the file with their rows."""
-        if self.path is not None:
-            save_clients(self.path.with_suffix(f"{self.path.suffix}.state"), rounds, self)
-
-    def restore(self, rounds: int) -> None:
-        """The same way."""
-        if self.path is not None:
-            load_clients(self.path.with_suffix(f"{self.path.suffix}.state"), rounds, self)
-
-    def serve(self) -> None:
-        """Do as told, until told to stop."""
-        while True:
-            try:
-                what, arguments = _receive(LEADER)
-            except RuntimeError:
-                raise UserError("rank 0 is gone") from None
-            if what == "close":
-                self.close()
-                dist.destroy_process_group()
-                return
-            try:
-                result = getattr(self, what)(*arguments)
-            except Exception as error:  # the leader's to handle
-                result = error
-            _send(result, LEADER)
 
 
 def _send(message: object, to: int) -> None:

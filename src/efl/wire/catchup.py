@@ -8,10 +8,14 @@ same numbers in the same order gives it the server's model bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from itertools import accumulate, pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
 
 from efl.errors import WireError
 from efl.layout import Layout
@@ -47,6 +51,17 @@ class BroadcastLog:
         while log.blobs and (sum(map(len, log.blobs)) > model_bytes or len(log.blobs) > most):
             log = BroadcastLog(log.base + 1, log.blobs[1:])
         return log
+
+    def state_dict(self) -> dict[str, Any]:
+        """The broadcasts as one tensor of bytes, their lengths and the first version."""
+        blob = torch.from_numpy(np.frombuffer(b"".join(self.blobs), dtype=np.uint8).copy())
+        return {"base": self.base, "lengths": list(map(len, self.blobs)), "blobs": blob}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> BroadcastLog:
+        """The log that `state_dict` was taken of."""
+        blob, ends = state["blobs"].numpy().tobytes(), accumulate(state["lengths"], initial=0)
+        return cls(int(state["base"]), tuple(blob[start:end] for start, end in pairwise(ends)))
 
     def since(self, version: int) -> Sequence[bytes] | None:
         """What a client at ``version`` lacks; None if only the whole model will do."""

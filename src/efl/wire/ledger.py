@@ -35,6 +35,18 @@ class Ledger:
         self.total[direction].update(known)
         self.round[direction].update(known)
 
+    def round_dict(self) -> dict[str, dict[str, int]]:
+        """The bytes of the round at hand, by direction and kind."""
+        return {direction: dict(kinds) for direction, kinds in self.round.items()}
+
+    def state_dict(self) -> dict[str, dict[str, int]]:
+        """All bytes so far, by direction and kind."""
+        return {direction: dict(kinds) for direction, kinds in self.total.items()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
+        """Restore what `state_dict` returned."""
+        self.total = {"up": Counter(state["up"]), "down": Counter(state["down"])}
+
     @property
     def up(self) -> int:
         """All bytes from clients."""

@@ -86,9 +86,9 @@ class ErrorFeedback(Codec):
         if on_sent is not None:
             total = on_sent(total, work)
         work.state[RESIDUAL] = total
-        # W + R rather than start + Δ: without a residual it is W, bit for bit.
-        as_it_is = work.untouched and on_sent is None
-        return self.codec.whole_models(work.W + residual if as_it_is else work.start + total)
+        # W + R rather than start + Δ: without scale and residual it is W bit for bit, whoever trains beside it.
+        models = work.models if on_sent is None else None
+        return self.codec.whole_models(work.start + total if models is None else models + residual)
 
     def encode_down(
         self, aggregate: Aggregate, server: ServerState, settings: RoundSettings

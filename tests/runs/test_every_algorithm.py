@@ -1,6 +1,7 @@
 """What holds for every algorithm: how it is computed makes no difference, and every byte is counted."""
 
 import pytest
+from assembled import intercept
 from stopping import StopAt
 
 from efl import Fleet, compare
@@ -9,7 +10,7 @@ from efl.config import parse
 from efl.runs.comparison import named
 from efl.runs.directory import RunDirectory
 from efl.runs.loop import Run
-from efl.runs.setup import prepare
+from efl.runs.setup import build
 from efl.track.tables import comparison_rows
 
 FLEET = Fleet(stragglers=0.3, inactive=0.1, lost=0.2)
@@ -22,7 +23,7 @@ def made(federation, name, checkpoint_every=10, **engine):
         "engine": engine,
         "track": {"checkpoint_every": checkpoint_every},
     }
-    return prepare(parse(table), federation, None, create(name), FLEET)
+    return build(parse(table), federation, None, create(name), FLEET)
 
 
 def comparable(result):
@@ -44,19 +45,17 @@ def test_workers_rows_and_interruptions_make_no_difference(digits, name, tmp_pat
 
 @pytest.mark.parametrize("name", every_name())
 def test_every_byte_is_in_the_ledger(digits, name):
-    coordinator, _ = made(digits, name, workers=1).assemble()
-    real, sent = coordinator.transport.exchange, {"down": 0, "up": 0}
+    coordinator, sent = made(digits, name, workers=1).coordinator(), {"down": 0, "up": 0}
 
-    def watched(round_, requests):
-        exchange = real(round_, requests)
-        sent["down"] += sum(map(len, requests.values()))
-        sent["up"] += sum(map(len, exchange.replies.values())) + exchange.lost_bytes
-        return exchange
+    def watched(requests, replies):
+        sent["down"] += sum(map(len, requests.blobs.values()))
+        sent["up"] += sum(map(len, replies.blobs.values())) + replies.lost_bytes
+        return replies
 
-    coordinator.transport.exchange = watched
-    records = [coordinator.play(round_) for round_ in range(4)]
+    intercept(coordinator.transport, watched)
+    records = [coordinator.run_round(round_) for round_ in range(4)]
     assert (coordinator.ledger.down, coordinator.ledger.up) == (sent["down"], sent["up"])
-    assert not any(record.refused for record in records)
+    assert not any(record.rejected for record in records)
 
 
 def test_a_comparison_of_all():

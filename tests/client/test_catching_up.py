@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from assembled import assemble
+from assembled import assemble, assembled, intercept
 
 from efl import EFL, FedAvg, Fleet, train
 from efl.client.host import ClientHost
 from efl.config import parse
-from efl.runs.setup import prepare
+from efl.runs.setup import build
 from efl.wire import Message
 
 
@@ -16,10 +16,9 @@ def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits)
     whole_model = 4 * coordinator.model.n
     seen: dict[int, int] = {}
     billed = 0
-    real = coordinator.transport.exchange
 
-    def watched(round_, requests):
-        for client, blob in requests.items():
+    def watched(requests, replies):
+        for client, blob in requests.blobs.items():
             message = Message.from_bytes(blob, "request")
             if message.header["how"] == "model":
                 assert len(blob) > whole_model
@@ -29,12 +28,12 @@ def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits)
             seen[client] = message.header["version"]
             nonlocal billed
             billed += len(blob)
-        return real(round_, requests)
+        return replies
 
-    coordinator.transport.exchange = watched
+    intercept(coordinator.transport, watched)
     for round_ in range(40):
         before = coordinator.server.w
-        coordinator.play(round_)
+        coordinator.run_round(round_)
         assert torch.equal(host.w, before)
     assert len(seen) == 20
     assert coordinator.ledger.down == billed
@@ -60,13 +59,13 @@ def test_merged_and_field_coded_broadcasts_give_every_client_the_servers_model(d
         for client, blob in requests.items():
             message = Message.from_bytes(blob, "request")
             deliveries.append((message.header["how"], message.header["version"] - message.header["base"], message.log))
-            replies |= hosts[client].answer({client: blob}, steps)
+            replies |= hosts[client].train({client: blob}, steps)
             assert not steps[client] or torch.equal(hosts[client].w, coordinator.server.w)
         return replies
 
-    first.answer = each_client_by_itself
+    first.train = each_client_by_itself
     for round_ in range(25):
-        coordinator.play(round_)
+        coordinator.run_round(round_)
     merged = [missed for how, missed, _ in deliveries if how == "merged"]
     assert merged
     assert max(merged) > 5
@@ -80,20 +79,19 @@ def test_a_client_that_cannot_rebuild_the_first_model_is_sent_it(digits, algorit
     coordinator, first = assemble(
         digits, algorithm, Fleet(stragglers=0.0, inactive=0.0), cohort=20, local_steps=2, seed=5
     )
-    stranger = prepare(
-        parse({"federation": {"clients": len(digits)}, "training": {"seed": 6}}), digits, None, algorithm, None
-    ).assemble()[1]
+    other_seed = parse({"federation": {"clients": len(digits)}, "training": {"seed": 6}})
+    _, stranger = assembled(build(other_seed, digits, None, algorithm, None))
     requests_seen = []
 
     def client_7_is_a_stranger(requests, steps):
         requests_seen.append(Message.from_bytes(requests[7], "request").header["how"])
         others = {client: blob for client, blob in requests.items() if client != 7}
-        return answer(others, steps) | stranger.answer({7: requests[7]}, steps)
+        return train_others(others, steps) | stranger.train({7: requests[7]}, steps)
 
-    answer, first.answer = first.answer, client_7_is_a_stranger
-    records = [coordinator.play(round_) for round_ in range(3)]
-    assert [7 in record.counted for record in records] == [False, True, True]
-    assert not any(record.refused for record in records)
+    train_others, first.train = first.train, client_7_is_a_stranger
+    records = [coordinator.run_round(round_) for round_ in range(3)]
+    assert [7 in record.aggregated for record in records] == [False, True, True]
+    assert not any(record.rejected for record in records)
     assert torch.equal(stranger.w, first.w)
     if isinstance(algorithm, EFL):
         assert requests_seen == ["each", "model", "each"]

@@ -1,0 +1,111 @@
+"""From validated replies to the next model. Pure functions: state goes in and comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from efl.algorithms import pipeline
+from efl.algorithms.base import Algorithm, RoundSettings, ServerState, Update
+from efl.algorithms.components.reduction import averaged_model
+from efl.algorithms.components.weights import by_samples
+from efl.errors import DivergedError
+from efl.server.client_table import ClientTable
+from efl.server.replies import MAX_LOSS, ValidReply
+from efl.server.sampling import Cohort
+from efl.wire import Context, Dense, encode
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The server after a round, and the encoded change of the model, if it changed.
+
+    ``absolute`` if the change is a whole model, not an increment.
+    """
+
+    server: ServerState
+    buffers: Tensor
+    change: bytes | None = None
+    absolute: bool = False
+
+
+def updates_of(replies: Mapping[int, ValidReply], cohort: Cohort, table: ClientTable) -> list[Update]:
+    """The clients' updates, each with its share and the probability that it is in the aggregate."""
+    shares, rates = table.shares, table.response_rates()
+    probability = dict(zip(cohort.clients.tolist(), cohort.probability.tolist(), strict=True))
+    return [
+        Update(
+            client=client,
+            samples=int(table.sizes[client]),
+            share=float(shares[client]),
+            sampling_probability=probability[client],
+            response_rate=float(rates[client]),
+            steps=reply.steps,
+            parts=reply.parts,
+        )
+        for client, reply in replies.items()
+    ]
+
+
+def aggregate(
+    algorithm: Algorithm,
+    server: ServerState,
+    buffers: Tensor,
+    updates: Sequence[Update],
+    settings: RoundSettings,
+    context: Context,
+) -> Aggregate:
+    """The next model: what the algorithm makes of the updates, and the bytes by which clients' copies change.
+
+    Raises:
+        DivergedError: The aggregate is not finite.
+    """
+    server, change = pipeline.aggregate(algorithm, server, updates, settings)
+    buffers = average_buffers(buffers, updates)
+    if change is None:
+        return Aggregate(server, buffers)
+    if not change.changes_vector:
+        raise TypeError(f"{type(change).__name__} is not a change of the model")
+    if not all_finite(change.values, algorithm.evaluated_model(server).numpy(), server.w.numpy()):
+        raise DivergedError("the aggregate is not finite")
+    return Aggregate(server, buffers, encode(change, context), change.absolute)
+
+
+def average_buffers(buffers: Tensor, updates: Sequence[Update]) -> Tensor:
+    """BatchNorm statistics and the like: their mean over the updates, by sample count."""
+    if not buffers.numel() or not updates:
+        return buffers
+    weights = by_samples([update.samples for update in updates])
+    payloads = [update.parts["buffers"] for update in updates]
+    return averaged_model(buffers, [part for part in payloads if isinstance(part, Dense)], weights)
+
+
+def mean_loss(replies: Mapping[int, ValidReply], table: ClientTable, round_: int) -> float:
+    """The mean training loss, by sample count; NaN without replies.
+
+    Raises:
+        DivergedError: It is larger than `MAX_LOSS`.
+    """
+    if not replies:
+        return math.nan
+    weights = by_samples([int(table.sizes[client]) for client in replies])
+    loss = math.fsum(weight * reply.loss for weight, reply in zip(weights, replies.values(), strict=True))
+    if loss > MAX_LOSS:
+        raise DivergedError(f"the training loss is {loss:.3g} in round {round_}")
+    return loss
+
+
+def is_finite(result: Aggregate) -> bool:
+    """Whether a server can go on from here."""
+    server = result.server
+    return all_finite(*(tensor.numpy() for tensor in (server.w, result.buffers, *server.tensors.values())))
+
+
+def all_finite(*vectors: NDArray[np.float32]) -> bool:
+    """Whether no entry is NaN or infinite; NumPy finds out twenty times as quickly as PyTorch."""
+    return all(bool(np.isfinite(vector).all()) for vector in vectors)

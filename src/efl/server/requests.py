@@ -1,0 +1,83 @@
+"""The requests of a round: what all clients receive, and how each catches up with the server's model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from efl.algorithms.base import Algorithm, RoundSettings, ServerState
+from efl.server.client_table import ClientTable
+from efl.wire import FIRST, BroadcastLog, CatchUp, Context, Dense, TrainRequest, encode, kinds_of
+from efl.wire.parts import coding_context, decode_parts
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all clients of a round receive alike, encoded, and what increments are coded by with it."""
+
+    parts: dict[str, bytes]
+    context: Context
+
+    @classmethod
+    def of(
+        cls, algorithm: Algorithm, server: ServerState, buffers: Tensor, settings: RoundSettings, plain: Context
+    ) -> Shared:
+        """What the algorithm broadcasts besides the model, and the model's buffers."""
+        broadcast = algorithm.broadcast(server, settings)
+        parts = {name: encode(payload, plain) for name, payload in broadcast.items()}
+        context = coding_context(decode_parts(parts, plain, len(buffers)), plain)
+        if buffers.numel():
+            parts["buffers"] = encode(Dense(buffers.numpy()), Context.flat(len(buffers)))
+        return cls(parts, context)
+
+
+@dataclass(frozen=True)
+class RequestEncoder:
+    """Makes the training requests of one round.
+
+    ``first`` is the checksum of the first model, which clients may rebuild from their seed.
+    """
+
+    algorithm: Algorithm
+    server: ServerState
+    settings: RoundSettings
+    shared: Shared
+    log: BroadcastLog
+    plain: Context
+    first: int
+
+    def encoded(self, clients: list[int], table: ClientTable) -> Iterator[tuple[int, bytes, Counter[str]]]:
+        """For each client its request, encoded, and how many bytes of it are of which kind."""
+        catch_up = CatchUp(self.log, self.shared.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
+        settings, shared_kinds = self.settings, kinds_of(self.shared.parts)
+        for client in clients:
+            version = int(table.version[client])
+            update = catch_up.update(version)
+            personal = self._personal(client)
+            request = TrainRequest(
+                settings.round,
+                client,
+                settings.eta,
+                settings.local_steps,
+                settings.batch_size,
+                int(table.accepted[client]),
+                update.how,
+                update.base,
+                self.log.version,
+                self.first if version == FIRST and update.how != "model" else None,
+                self.shared.parts,
+                personal,
+                update.blobs,
+            )
+            kinds = Counter(shared_kinds)
+            kinds["update"] += update.current_bytes
+            kinds["catch-up"] += len(update) - update.current_bytes
+            kinds["state"] += len(personal or b"")
+            yield client, request.to_bytes(), kinds
+
+    def _personal(self, client: int) -> bytes | None:
+        payload = self.algorithm.broadcast_to(self.server, client)
+        return None if payload is None else encode(payload, self.plain)

@@ -1,0 +1,105 @@
+"""Run directories of elastic-fl 0.1 (checkpoint format 4) resume; what cannot be resumed is refused in one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from efl import UserError, resume, run
+from efl.config import parse, read_toml
+from efl.runs.checkpoint import list_checkpoints
+from efl.storage import FORMAT, read_state
+
+OLD = Path(__file__).parent.parent / "fixtures" / "format4"
+# What elastic-fl 0.1 came to without being stopped, where the fixtures were made: last bits depend on the processor.
+LOCAL = "a8b8998ac5113bca2e32566f2d2767e32733f6799faa190d9467b8186ba50494"
+FLOWER = "61f6f922f404faca3689d3a6c0619f04566e960563ac7273fa33c08c113c7521"
+
+
+@pytest.fixture
+def old_run(tmp_path):
+    """A run of EFL with stragglers, a trace, arrivals and lost replies, stopped after round 5 of 7."""
+    shutil.copytree(OLD / "local", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("TRACE", str(OLD / "trace.csv")))
+    return tmp_path / "run"
+
+
+def test_a_run_of_the_first_edition_resumes(old_run):
+    before = [json.loads(line) for line in (old_run / "metrics.jsonl").read_text().splitlines()]
+    whole = run(parse(read_toml(old_run / "config.toml")))
+    resumed = resume(old_run)
+    assert [record["round"] for record in resumed.history] == list(range(7))
+    assert resumed.history[:4] == before[:4]
+    for key in ("clients", "counted", "membership", "simulated_seconds", "bytes_down"):
+        assert [r.get(key) for r in resumed.history] == [r.get(key) for r in whole.history], key
+    assert resumed.summary["bytes_down"] == whole.summary["bytes_down"]
+    if whole.summary["model_sha256"] == LOCAL:  # a processor like that of the fixture
+        assert resumed.summary["model_sha256"] == LOCAL
+    for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02)
+    assert json.loads(load_notes(list_checkpoints(old_run / "checkpoint")[-1]))["format"] == FORMAT
+
+
+def test_a_server_and_nodes_of_the_first_edition_resume(tmp_path):
+    pytest.importorskip("flwr")
+    from grids import FakeGrid, served
+
+    from efl.flower import client_app
+    from efl.models import Task
+    from efl.models import build as build_network
+    from efl.rng import Purpose, torch_seed
+
+    def make_model(experiment):
+        return build_network("linear", Task((1, 8, 8), 10), torch_seed(experiment.training.seed, Purpose.MODEL))
+
+    from grids import load_data
+
+    shutil.copytree(OLD / "flower", tmp_path, dirs_exist_ok=True)
+    config = {"training.rounds": 4, "training.batch_size": 5}
+    grid = FakeGrid(config, tmp_path)
+    grid.app = client_app(make_model, load_data)
+    resumed, _, _ = served(tmp_path, config, grid, make_model=make_model)
+    summary = resumed.execute().summary
+    assert [record["counted"] for record in resumed.history] == [[0, 1, 2, 3]] * 4
+    whole_grid = FakeGrid(config, tmp_path / "whole")
+    whole_grid.app = client_app(make_model, load_data)
+    whole = served(tmp_path / "whole", config, whole_grid, make_model=make_model)[0].execute().summary
+    assert summary["bytes"]["down"].keys() == whole["bytes"]["down"].keys()
+    if whole["model_sha256"] == FLOWER:
+        assert summary["model_sha256"] == FLOWER
+        assert summary["bytes"] == whole["bytes"]
+    state = read_state(next((tmp_path / "clients").glob("*/client-0.safetensors")))
+    assert np.isfinite(state["host"]["store"]["rows"]["residual"].numpy()).all()
+
+
+def load_notes(path):
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return file.metadata()["notes"]
+
+
+def test_a_checkpoint_of_an_unknown_version_is_refused_in_one_line(old_run):
+    (path,) = list_checkpoints(old_run / "checkpoint")
+    save_file(load_file(path), path, {"notes": json.dumps({"format": 9, "written_by": "elastic-fl 7.1"})})
+    message = r"round-000004.safetensors was written by elastic-fl 7.1 \(format 9\)"
+    with pytest.raises(UserError, match=message) as error:
+        resume(old_run)
+    assert "\n" not in str(error.value)
+    save_file(load_file(path), path, {"notes": json.dumps({"format": 3, "sha256": ""})})
+    with pytest.raises(UserError, match=r"was written by elastic-fl 0.1 \(format 3\)"):
+        resume(old_run)
+
+
+def test_a_damaged_checkpoint_of_the_first_edition_is_named(old_run):
+    (path,) = list_checkpoints(old_run / "checkpoint")
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="damaged"):
+        resume(old_run)
