@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from glob import escape
@@ -177,9 +178,7 @@ def _sha256(tensors: Mapping[str, Tensor], values: str) -> str:
 
 
 def _version() -> str:
-    from efl import __version__
-
-    return __version__
+    return str(sys.modules["efl"].__version__)
 
 
 def checksum(array: NDArray[Any], start: int = 0) -> int:
