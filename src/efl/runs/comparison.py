@@ -22,9 +22,10 @@ from efl.config import Experiment
 from efl.errors import UserError
 from efl.plugins import load_plugin, loaded_plugins
 from efl.processes import end_with_parent
+from efl.runs.data import DataCache
 from efl.runs.directory import Record, RunDirectory
 from efl.runs.loop import Run
-from efl.runs.setup import DataCache, build
+from efl.runs.setup import build
 from efl.settings import unknown_key
 
 Groups = dict[str, list[Record]]

@@ -18,8 +18,7 @@ from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment, Transformation
 from efl.errors import UserError
-from efl.federation import Federation, load
-from efl.federation.prepared import data_directory
+from efl.federation import Federation
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
 from efl.models import FlatModel, Task
@@ -28,6 +27,7 @@ from efl.plugins import load_plugin
 from efl.processes import single_threaded
 from efl.rng import Purpose, torch_seed
 from efl.runs.checks import check_fit
+from efl.runs.data import DataCache, data_resolved
 from efl.runs.evaluation import EvaluationSchedule
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
@@ -185,7 +185,7 @@ def build(
     fleet = fleet or _fleet(experiment)
     experiment = resolved(experiment, algorithm, fleet)
     if federation is None:
-        experiment = _data_resolved(experiment)
+        experiment = data_resolved(experiment)
         federation = (data or DataCache()).load(experiment)
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
@@ -200,35 +200,6 @@ def build(
     check_fit(model, federation, batch_size)
     backend = select_backend(model, federation, batch_size, native=experiment.engine.compile)
     return LocalSetup(experiment, algorithm, fleet, federation, backend)
-
-
-class DataCache:
-    """The federations loaded last, so that several runs in one process load each data set once."""
-
-    SIZE = 4
-
-    def __init__(self) -> None:
-        self._loaded: dict[object, Federation] = {}
-
-    def load(self, experiment: Experiment) -> Federation:
-        """The federation that a resolved experiment names."""
-        section, seed = experiment.federation, experiment.training.seed
-        if (section, seed) in self._loaded:
-            return self._loaded[section, seed]
-        federation = load(
-            section.dataset,
-            section.clients,
-            section.partition,
-            test_fraction=section.test_fraction,
-            seed=seed,
-            data_dir=section.data_dir,
-        )
-        if section.evaluate_on == "validation":
-            federation = federation.for_tuning(section.test_fraction, seed)
-        if len(self._loaded) == self.SIZE:
-            del self._loaded[next(iter(self._loaded))]
-        self._loaded[section, seed] = federation
-        return federation
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:
@@ -266,18 +237,6 @@ def _fleet(experiment: Experiment) -> Fleet:
     fleet = make(Fleet, experiment.fleet, "fleet")
     assert isinstance(fleet, Fleet)
     return fleet
-
-
-def _data_resolved(experiment: Experiment) -> Experiment:
-    """With the partition, and the folder of the data, spelt out: a run is resumed from any folder."""
-    section = experiment.federation
-    if section.dataset == CUSTOM:
-        raise UserError("this run trains on data of your own; pass them: efl.resume(DIR, federation=…)")
-    source = find_source(section.dataset)
-    values = {"partition": source.partition} if section.partition == "auto" else {}
-    if source.read is not None:
-        values["data_dir"] = str(data_directory(section.data_dir).absolute())
-    return experiment.with_values(federation=values)
 
 
 def _network_name(experiment: Experiment, federation: Federation) -> str:
