@@ -1,10 +1,18 @@
 """Every backend by its name, for tests that compare them."""
 
 from efl.models import FlatModel
+from efl.native import NotCompiledError, loops
 from efl.training.backends.chain import Chain
 from efl.training.backends.native import CompiledChain
 from efl.training.backends.rows import Rows
 from efl.training.backends.selection import Backend, Batched, Eager, Native
+
+NAMES = ["eager", "batched"]
+try:
+    loops()
+    NAMES.append("native")
+except NotCompiledError:  # then there are only two
+    pass
 
 
 def backend(name: str, model: FlatModel) -> Backend:
