@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 
 from grids import served, spoiled
 
-from efl.algorithms import every_name
+from efl.algorithms import Part, every_name
 from efl.errors import WireError
 from efl.flower.server import Lines
 from efl.server.limits import NormLimits
@@ -76,9 +76,12 @@ def test_bounds_of_each_kind_of_part(tmp_path):
     w, buffers, zero = (run.coordinator.server.w[:n] * 0 + value for value in (1.0, 0.0, 0.0))
     assert (settings.local_steps, settings.eta) == (4, 0.1)
 
+    vote = Part(Signs, limit="vote")
+    declared = {"update": Part(Dense, limit="update"), "vote": vote, "control": Part(Dense), "field": Part(Field)}
+
     def taken(name, part):
         try:
-            NormLimits(10.0).check(1, {name: part}, w, buffers, settings)
+            NormLimits(10.0).check(1, {name: part}, declared, (w, buffers), settings)
         except WireError:
             return False
         return True
@@ -88,8 +91,8 @@ def test_bounds_of_each_kind_of_part(tmp_path):
 
     assert taken("update", Dense(w.numpy() + along(19.9)))
     assert not taken("update", Dense(w.numpy() + along(20.1)))
-    assert taken("update", Signs(np.ones(1000, bool)))
-    assert not taken("update", Signs(np.ones(4, bool), 1.1))
+    assert taken("vote", Signs(np.ones(1000, bool)))
+    assert not taken("vote", Signs(np.ones(4, bool), 1.1))
     assert taken("control", Dense(along(49.9)))
     assert not taken("control", Dense(along(50.1)))
     assert taken("buffers", Dense(along(99.9)))

@@ -13,6 +13,7 @@ from efl.wire import Payload
 
 __all__ = ["Part", "Parts", "RoundSettings", "ServerState", "Update"]
 
+Limit = Literal["update", "gradient", "vote"]
 UPDATE = "update"  # the part of an upload that carries the encoded delta
 
 
@@ -30,7 +31,7 @@ class Part:
 
     payload: type[Payload]
     kind: str = "state"
-    limit: Literal["update", "gradient", "vote"] = "gradient"
+    limit: Limit = "gradient"
     resend: bool = False
 
 

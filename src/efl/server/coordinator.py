@@ -71,6 +71,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.plain = self.context = Context(self.model.layout)
         self.parts = upload_parts(self.algorithm)
+        self.kinds = {name: part.kind for name, part in self.parts.items()}
         self.message_limits = Limits.of(self.plain.layout, len(self.model.buffers), self.parts)
         self.rejected_rounds = 0  # in a row in which replies were rejected, and none could be used
         self.first_checksum = checksum(self.model.w.numpy())
@@ -162,7 +163,7 @@ class Coordinator:
             self.algorithm, self.server, settings, shared, self.log, self.plain, self.first_checksum
         )
         requests: dict[int, bytes] = {}
-        for client, blob, kinds in encoder.encoded(cohort.clients.tolist(), self.table):
+        for client, blob, kinds in encoder.encoded(cohort.clients.tolist(), self.table, self.kinds):
             requests[client] = blob
             self.ledger.sent("down", len(blob), kinds)
         return requests
@@ -182,7 +183,7 @@ class Coordinator:
                 if client not in requests:
                     raise WireError(f"client {client} was not sampled in this round")
                 reply = TrainReply.from_bytes(blob, self.message_limits)
-                kinds = kinds_of(reply.parts)
+                kinds = kinds_of(reply.parts, self.kinds)
                 if reply.needs_model:
                     self.table.version[client] = NO_MODEL
                 else:

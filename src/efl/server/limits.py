@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,21 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.algorithms.base import Parts, RoundSettings
+from efl.algorithms.base import Part, Parts, RoundSettings
+from efl.algorithms.state import Limit
 from efl.errors import WireError
-from efl.wire import Dense, Field, Payload, Signs
+from efl.wire import Field, Payload
 
 Amount = tuple[str, float, float]  # what it is, its norm, and its limit
+Model = tuple[Tensor, Tensor]  # weights and float buffers
 
 
 @dataclass(frozen=True)
 class NormLimits:
     """Rejects parts of replies whose norm is too large, in terms of b = ``norm_bound`` · max(1, ‖w‖).
 
-    An update may be as long as b, and the anchor of a field as far away. A gradient, such as SCAFFOLD's control, may be
-    as long as b, and where that is more, so long that a round of E steps of size η along it is; so may those whose
-    squares a Fisher diagonal is made of. For the model's buffers the bound is that of a model of their length, squared:
-    some are variances. Signs are votes, and nobody has more than one.
+    What a part is, its algorithm declares (`Part.limit`). An update may be as long as b, and the anchor of a field as
+    far away. A gradient, such as SCAFFOLD's control, may be as long as b, and where that is more, so long that a round
+    of E steps of size η along it is; so may those whose squares a Fisher diagonal is made of. A vote is no larger than
+    one. For the model's buffers the bound is that of a model of their length, squared: some are variances.
 
     Values that are not finite never get here: they are no payload. With limits, a client whose own training diverges is
     rejected, too, and does not end the run.
@@ -32,27 +34,30 @@ class NormLimits:
 
     norm_bound: float
 
-    def check(self, client: int, parts: Parts, w: Tensor, buffers: Tensor, settings: RoundSettings) -> None:
-        """Raise `WireError` if a part exceeds its norm limit."""
+    def check(
+        self, client: int, parts: Parts, declared: Mapping[str, Part], server: Model, settings: RoundSettings
+    ) -> None:
+        """Raise `WireError` if a part exceeds its norm limit; ``server`` is the model and its buffers."""
+        w, buffers = server
         for name, part in parts.items():
-            for what, norm, limit in self._amounts(name, part, w, buffers, settings):
+            if name in declared:
+                amounts = self._amounts(name, part, declared[name].limit, w, settings)
+            else:
+                amounts = iter([(name, _norm(part.values - buffers.numpy()), self._bound(buffers) ** 2)])
+            for what, norm, limit in amounts:
                 if not norm <= limit:
                     raise WireError(f"client {client} sent {what} of norm {norm:.3g}; the limit is {limit:.3g}")
 
-    def _amounts(
-        self, name: str, part: Payload, w: Tensor, buffers: Tensor, settings: RoundSettings
-    ) -> Iterator[Amount]:
+    def _amounts(self, name: str, part: Payload, limit: Limit, w: Tensor, settings: RoundSettings) -> Iterator[Amount]:
         bound = self._bound(w)
         gradient = bound / min(1.0, settings.local_steps * settings.eta)
         if isinstance(part, Field):
             yield f"a {name} whose anchor is", _norm(part.displacement), bound
             yield f"a {name} of gradients", _root_of_sum(part, settings.batch_size), gradient
-        elif isinstance(part, Signs):
-            yield f"an {name} of signs", part.scale, 1.0
-        elif name == "buffers":
-            yield name, _norm(part.values - buffers.numpy()), self._bound(buffers) ** 2
-        elif name == "update":
-            yield f"an {name}", _norm(part.values - w.numpy() if isinstance(part, Dense) else part.values), bound
+        elif limit == "vote":
+            yield f"a vote ({name})", float(np.abs(part.values).max(initial=0.0)), 1.0
+        elif limit == "update":
+            yield f"an {name}", _norm(part.values - w.numpy() if part.absolute else part.values), bound
         else:
             yield f"a {name}", _norm(part.values), gradient
 

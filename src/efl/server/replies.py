@@ -75,7 +75,7 @@ class ReplyValidator:
             raise WireError(f"client {client} reports a training loss of {reply.loss:.3g}")
         parts = self._decoded(reply, client)
         if self.limits is not None:
-            self.limits.check(client, parts, self.server.w, self.buffers, settings)
+            self.limits.check(client, parts, self.parts, (self.server.w, self.buffers), settings)
         return ValidReply(reply.steps, reply.loss, parts, reply.recovered)
 
     def _decoded(self, reply: TrainReply, client: int) -> Parts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from efl.algorithms.base import Algorithm, RoundSettings, ServerState
 from efl.server.client_table import ClientTable
 from efl.wire import FIRST, BroadcastLog, CatchUp, Context, Dense, TrainRequest, encode, kinds_of
-from efl.wire.parts import coding_context, decode_parts
+from efl.wire.parts import coding_context
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Shared:
         """What the algorithm broadcasts besides the model, and the model's buffers."""
         broadcast = algorithm.broadcast(server, settings)
         parts = {name: encode(payload, plain) for name, payload in broadcast.items()}
-        context = coding_context(decode_parts(parts, plain, len(buffers)), plain)
+        context = coding_context(broadcast, plain)
         if buffers.numel():
             parts["buffers"] = encode(Dense(buffers.numpy()), Context.flat(len(buffers)))
         return cls(parts, context)
@@ -49,10 +49,12 @@ class RequestEncoder:
     plain: Context
     first: int
 
-    def encoded(self, clients: list[int], table: ClientTable) -> Iterator[tuple[int, bytes, Counter[str]]]:
+    def encoded(
+        self, clients: list[int], table: ClientTable, part_kinds: Mapping[str, str]
+    ) -> Iterator[tuple[int, bytes, Counter[str]]]:
         """For each client its request, encoded, and how many bytes of it are of which kind."""
         catch_up = CatchUp(self.log, self.shared.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
-        settings, shared_kinds = self.settings, kinds_of(self.shared.parts)
+        settings, shared_kinds = self.settings, kinds_of(self.shared.parts, part_kinds)
         for client in clients:
             version = int(table.version[client])
             update = catch_up.update(version)

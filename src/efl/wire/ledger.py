@@ -9,7 +9,6 @@ from typing import Literal
 
 Direction = Literal["up", "down"]
 KINDS = ("update", "field", "catch-up", "state", "lost", "overhead")  # what bytes are for, in the order they are shown
-PART_KINDS: Mapping[str, str] = {"update": "update", "field": "field"}  # by part; all others are state
 
 
 @dataclass
@@ -58,7 +57,7 @@ class Ledger:
         return self.total["down"].total()
 
 
-def kinds_of(parts: Mapping[str, bytes], kinds: Mapping[str, str] = PART_KINDS) -> Counter[str]:
+def kinds_of(parts: Mapping[str, bytes], kinds: Mapping[str, str]) -> Counter[str]:
     """What the bytes of a message's parts are for.
 
     Args:
@@ -69,7 +68,7 @@ def kinds_of(parts: Mapping[str, bytes], kinds: Mapping[str, str] = PART_KINDS) 
         Bytes by kind.
 
     Example:
-        >>> dict(kinds_of({"update": b"12345", "control": b"123", "buffers": b"12"}))
+        >>> dict(kinds_of({"update": b"12345", "control": b"123", "buffers": b"12"}, {"update": "update"}))
         {'update': 5, 'state': 5}
     """
     counts: Counter[str] = Counter()
