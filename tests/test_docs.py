@@ -112,7 +112,7 @@ def run_page(page: Path, folder: Path, result) -> None:
 
 
 def run_python(block: Block, names: dict) -> None:
-    code = re.sub(r"\brounds=\d\d+", "rounds=2", block.text)
+    code = re.sub(r"(rounds=|\"rounds\": )\d\d+", r"\g<1>2", block.text)
     if ">>>" in code:
         runner = doctest.DocTestRunner(verbose=False)
         test = doctest.DocTestParser().get_doctest(code, names, block.place, str(block.page), block.line)
