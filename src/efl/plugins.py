@@ -43,7 +43,7 @@ class Registry(Generic[T]):
     Args:
         kind: What they are, such as ``algorithm``; the entry-point group is ``efl.`` and its plural.
         convert: Turns what a user registers into what the registry holds, or returns None for anything else.
-        recognise: Whether `register` may take a thing for this kind without being told; by default if ``convert`` does.
+        recognise: Whether `register` may take a thing for this kind by itself; by default if ``convert`` does.
         built_in: A package whose modules register the built-in things when they are imported.
 
     >>> colours = Registry("colour", lambda thing: thing if isinstance(thing, str) else None)
@@ -190,7 +190,7 @@ def register(name: str, thing: Any = None, *, kind: str | None = None) -> Any:
         The thing itself, or the decorator.
 
     Raises:
-        UserError: If the name is taken by something else, or the kind cannot be told.
+        UserError: If the name is taken by something else, or the kind is unclear.
 
     >>> from torch import nn
     >>> @register("tiny")

@@ -19,7 +19,7 @@ _NEVER = 2**31 - 1
 def end_with_parent() -> None:
     """To be called in a new process, on Linux: be asked to end when its parent is no more, even killed without a word.
 
-    Elsewhere nothing happens.
+    On other systems nothing happens.
     """
     if _C is not None:
         _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

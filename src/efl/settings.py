@@ -1,4 +1,4 @@
-"""Settings that check themselves, and errors in them told in one line."""
+"""Settings that check themselves, with errors of one line."""
 
 import difflib
 from collections.abc import Iterable, Mapping

@@ -111,7 +111,7 @@ class Rounds:
 
 
 def measure(nodes: int, rounds: int) -> Rounds:
-    """Play both, one after the other, on one network of this machine."""
+    """Measure both, one after the other, on one network of this machine."""
     with tempfile.TemporaryDirectory(prefix="efl-bench-") as folder, LocalNetwork(Path(folder) / "n") as network:
         out = Path(folder) / "run"
         training: dict[str, Any] = {"rounds": rounds + 2, "cohort": nodes, "local_steps": 20, "evaluate_every": 10**6}

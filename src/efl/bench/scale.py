@@ -67,7 +67,7 @@ def settings(rounds: int, most_clients: int) -> Iterator[tuple[int, int, str, in
 
 
 def point(clients: int, cohort: int, network: str, workers: int, rounds: int) -> Point:
-    """Start, and play some rounds."""
+    """Start, and run some rounds."""
     began = time.perf_counter()
     federation = many_clients(clients)
     setup = setup_of("efl", federation, network, {"cohort": cohort}, {"workers": workers})

@@ -147,7 +147,7 @@ class _Watcher(LocalTransport):
         for message in messages:
             if (measured := _measured(message, direction, context)) is not None:
                 self.seen[direction].append(measured)
-        for message in messages if direction == "up" else messages[:1]:  # all clients here are told the same
+        for message in messages if direction == "up" else messages[:1]:  # all clients here get the same
             for blob in (*message.parts.values(), *message.log):
                 reading, content = quickest(partial(_read, blob, message, context), repeats=1)
                 making, _ = quickest(partial(_made, content, context), repeats=1)

@@ -17,7 +17,7 @@ def bench() -> None:
 
 @app.command()
 def speed(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each, in turn; the CNN plays an eighth of them.")] = 40,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each, in turn; the CNN takes an eighth of them.")] = 40,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a processor by default.")] = None,
 ) -> None:
     """FedAvg here against the plain loop one would write in PyTorch, and what workers bring."""

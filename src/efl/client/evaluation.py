@@ -31,7 +31,7 @@ class EvaluateRequests:
     """One model, and the clients that are to evaluate it on their own test data.
 
     With ``personalisation`` each first trains for a round and evaluates its personalised model. Transports that stay on
-    one machine hand over the model as it is; others send an `EvaluateRequest` to each client.
+    one machine pass the model as it is; others send an `EvaluateRequest` to each client.
     """
 
     round: int

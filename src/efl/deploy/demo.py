@@ -28,7 +28,7 @@ def run_demo(
     secure: bool = True,
     app: Path | None = None,
 ) -> Path:
-    """Play a run with so many nodes; the run directory. Whatever was started is stopped, also after an error."""
+    """Run an app with so many nodes; the run directory. Whatever was started is stopped, also after an error."""
     out = out.absolute()
     if (out / "summary.json").exists():
         raise UserError(f"{out} holds a run that is finished; choose another --out")

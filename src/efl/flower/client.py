@@ -41,7 +41,7 @@ def client_app(make_model: MakeModel, load_data: LoadData, count_samples: CountS
         make_model: The network.
         load_data: The node's data, a `Federation` of one client, such as
             ``Federation.from_tensors(x, y, clients=1)``; which client it is, the node's ``partition-id`` says.
-        count_samples: How many training samples the node has, if that can be told without loading them: a node says so
+        count_samples: How many training samples the node has, if that is known without loading them: a node says so
             when it comes online.
 
     Returns:

@@ -38,7 +38,7 @@ def fleet_of(experiment: Experiment) -> Fleet:
     """Whom to ask and what to do about those who leave; the rest of a fleet is the real world's business."""
     for key in experiment.fleet:
         if key not in ALLOWED:
-            raise UserError(f"fleet.{key}: only simulated clients can be told; on a network: {', '.join(ALLOWED)}")
+            raise UserError(f"fleet.{key}: only for simulated clients; on a network write: {', '.join(ALLOWED)}")
     fleet = make(Fleet, experiment.fleet, "fleet")
     assert isinstance(fleet, Fleet)
     if fleet.selection == "available" or not (fleet.abandon is False or isinstance(fleet.abandon, float | int)):

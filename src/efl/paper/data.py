@@ -16,14 +16,14 @@ REGULAR = {"stragglers": 0.0, "inactive": 0.0}
 
 
 def _tables(
-    dataset: str, partition: str, model: str, clients: int = 100, *, own_looks: int = 2, **training: Any
+    dataset: str, partition: str, model: str, clients: int = 100, *, evaluations: int = 2, **training: Any
 ) -> Tables:
     rounds = training["rounds"]
-    looks = {"evaluate_every": max(1, rounds // 30), "evaluate_own_every": max(1, rounds // own_looks)}
+    intervals = {"evaluate_every": max(1, rounds // 30), "evaluate_own_every": max(1, rounds // evaluations)}
     return {
         "federation": {"dataset": dataset, "clients": clients, "partition": partition},
         "model": {"name": model},
-        "training": {"cohort": 10, "local_steps": 20, "batch_size": 20, "decay": 0.0, **looks, **training},
+        "training": {"cohort": 10, "local_steps": 20, "batch_size": 20, "decay": 0.0, **intervals, **training},
         "fleet": REGULAR,
     }
 
@@ -37,7 +37,7 @@ DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
         "shakespeare": _tables("synthetic:0,0", "natural", "linear", 10, rounds=8, learning_rate=0.05, local_steps=5),
     },
     "small": {
-        "mnist": _tables("mnist", "classes:2", "cnn", rounds=150, learning_rate=0.1, own_looks=5),
+        "mnist": _tables("mnist", "classes:2", "cnn", rounds=150, learning_rate=0.1, evaluations=5),
         "emnist": _tables("emnist", "classes:5", "cnn", rounds=60, learning_rate=0.1),
         "cifar100": _tables("cifar100", "classes:2", "cnn", rounds=40, learning_rate=0.05, local_steps=40),
         "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=40, learning_rate=1.0),
@@ -50,15 +50,15 @@ DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
             cohort=4,
             local_steps=10,
             batch_size=10,
-            own_looks=1,
+            evaluations=1,
         ),
     },
     "full": {
-        "mnist": _tables("mnist", "classes:2", "resnet50", rounds=500, learning_rate=0.05, own_looks=20),
-        "emnist": _tables("emnist", "classes:5", "resnet50", rounds=500, learning_rate=0.05, own_looks=20),
-        "cifar100": _tables("cifar100", "classes:5", "vgg11", rounds=1000, learning_rate=0.05, own_looks=20),
-        "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=500, learning_rate=1.0, own_looks=20),
-        "shakespeare": _tables("shakespeare", "natural", "char_lstm", rounds=500, learning_rate=4.0, own_looks=20),
+        "mnist": _tables("mnist", "classes:2", "resnet50", rounds=500, learning_rate=0.05, evaluations=20),
+        "emnist": _tables("emnist", "classes:5", "resnet50", rounds=500, learning_rate=0.05, evaluations=20),
+        "cifar100": _tables("cifar100", "classes:5", "vgg11", rounds=1000, learning_rate=0.05, evaluations=20),
+        "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=500, learning_rate=1.0, evaluations=20),
+        "shakespeare": _tables("shakespeare", "natural", "char_lstm", rounds=500, learning_rate=4.0, evaluations=20),
     },
 }
 

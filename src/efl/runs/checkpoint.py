@@ -31,7 +31,7 @@ class Stateful(Protocol):
 
 
 class Checkpointed(Stateful, Protocol):
-    """Is told when its state was saved."""
+    """Learns when its state was saved."""
 
     def checkpointed(self) -> None:
         """The state was saved in a checkpoint."""

@@ -16,7 +16,7 @@ class Ledger:
     """Bytes sent by clients (up) and by the server (down), in all and in the round at hand.
 
     ``update`` is this round's change of the model, ``field`` the elastic field, ``catch-up`` what earlier rounds
-    changed and first models, ``state`` whatever else an algorithm exchanges, ``lost`` what clients sent in vain,
+    changed and first models, ``state`` whatever else an algorithm exchanges, ``lost`` uploads that did not arrive,
     ``overhead`` headers and checksums.
     """
 

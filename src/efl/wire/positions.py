@@ -67,7 +67,7 @@ def most_place_bytes(layout: Layout) -> int:
     """What `pack_places` never exceeds, in the classes of any coordinate order of this layout.
 
     In a class with a share q of the places to write, they take at most q·(1 + b) bits and 2^−b zeros per place: 1.5
-    bits where q is a half, less elsewhere. Every class has its count besides, and low bits that fill whole bytes.
+    bits where q is a half, less otherwise. Every class has its count besides, and low bits that fill whole bytes.
     """
     return -(-3 * layout.n // 16) + CLASSES * len(layout.blocks) * (LONGEST_VARINT + 1) + LONGEST_VARINT
 

@@ -1,4 +1,4 @@
-"""What a vector looks like on its way, and its bytes: one small file for each kind of payload.
+"""Vectors on their way, and their bytes: one small file for each kind of payload.
 
 `Dense` is a vector's new value in full. `Ternary` is an increment from {-μ, 0, μ} (Algorithm 2), `Signs` one from
 {-μ, μ}, a bit for each parameter, `Quantised` one rounded to a byte for each parameter. `Field` is a Fisher diagonal

@@ -20,7 +20,7 @@ SIGNS = 6
 @register(SIGNS)
 @dataclass(frozen=True, eq=False)
 class Signs(Payload):
-    """An increment of +``scale`` where ``positive``, of −``scale`` elsewhere."""
+    """An increment of +``scale`` where ``positive``, of −``scale`` otherwise."""
 
     positive: NDArray[np.bool_]
     scale: float = 1.0
