@@ -71,7 +71,7 @@ def test_fedavgm():
         (FedAdam(server_rate=0.5, tau=1.0, beta1=0.5, beta2=0.75), lambda square: 0.75 + 0.25 * square),
         (FedYogi(server_rate=0.5, tau=1.0, beta1=0.5, beta2=0.75), lambda square: 1 + 0.25 * square),  # Δ² > v = 1
     ],
-    ids=str,
+    ids=["adagrad", "adam", "yogi"],
 )
 def test_adaptive_server_optimisers(algorithm, variance):
     """w = η_s m / (√v + τ) with m = Δ/2 and v from v = τ² = 1."""
