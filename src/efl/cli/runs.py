@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +41,9 @@ def run(
     experiment = load_experiment(file or DEMO, set_ or [], plugin or [])
     name = f"{experiment.algorithm_name}-{experiment.federation.dataset}"
     directory = out or new_directory(name)
-    _show(directory, quiet, lambda displays: run_experiment(experiment, directory, displays))
+    with _progress(directory, quiet) as displays:
+        result = run_experiment(experiment, directory, displays)
+    _report(directory, result)
 
 
 def resume(
@@ -57,7 +60,9 @@ def resume(
         say(f"{directory} is finished; there is nothing left to do.")
         console.print(summary_table(summary))
         return
-    _show(directory, quiet, lambda displays: resume_run(directory, displays, plugins=plugin or ()))
+    with _progress(directory, quiet) as displays:
+        result = resume_run(directory, displays, plugins=plugin or ())
+    _report(directory, result)
 
 
 def compare(
@@ -109,19 +114,25 @@ def report(directories: Annotated[list[Path], typer.Argument(help="Run directori
     say(f"Report: {page}")
 
 
-def _show(directory: Path, quiet: bool, start: Callable[[list[Observer]], Result]) -> None:
-    """Make a run with a display, and say what came out."""
-    from efl.runs.directory import RunDirectory
+@contextmanager
+def _progress(directory: Path, quiet: bool) -> Iterator[list[Observer]]:
+    """Show a run while it lasts; Ctrl-C stops it, and it can be resumed."""
     from efl.track.progress import run_progress
-    from efl.track.report import write_report
-    from efl.track.tables import summary_table
 
     try:
         with run_progress(console, quiet=quiet) as displays:
-            result = start(displays)
+            yield displays
     except KeyboardInterrupt:
         say(f"Stopped. Go on with: efl resume {directory}")
         raise typer.Exit(130) from None
+
+
+def _report(directory: Path, result: Result) -> None:
+    """Print what a run came to, and write its report."""
+    from efl.runs.directory import RunDirectory
+    from efl.track.report import write_report
+    from efl.track.tables import summary_table
+
     if not result.summary:
         return  # rank 0 of torchrun has the result
     console.print(summary_table(result.summary))
