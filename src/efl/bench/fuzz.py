@@ -18,7 +18,7 @@ from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire import Dense, Field, Payload, Ternary, decode, encode
 
-USUAL = 2e-4  # seconds; messages that take longer are tried less often, in proportion
+USUAL = 1e-4  # seconds; messages that take longer are tried less often, in proportion
 WATCHED = 100  # every so many-th message has its memory measured, which is slow
 SUSPECT = 0.01  # seconds; a message that takes longer has its time taken again and its memory measured
 REPEATS = 8  # what delays a message in passing does not delay it every time

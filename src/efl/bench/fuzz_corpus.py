@@ -119,8 +119,8 @@ class Sample:
 
     @property
     def seconds(self) -> float:
-        """About how long it takes to read them."""
-        return 4e-5 * self.pieces + 4e-9 * self.receiver.layout.n + 1e-9 * len(self.blob)
+        """About how long it takes at most to read them."""
+        return self.pieces * (5e-5 + 2e-9 * self.receiver.layout.n) + 1e-9 * len(self.blob)
 
 
 def samples(layout: Layout, seed: int = 0) -> Iterator[Sample]:
@@ -221,7 +221,8 @@ def _messages(receiver: Receiver, blobs: list[bytes], merged: bytes, fisher: NDA
         StateReply(7, "no space left on the device"),
     ]
     for request in requests:
-        pieces = 1 + len(request.envelope().log)
+        envelope = request.envelope()
+        pieces = 1 + 2 * len(envelope.parts) + len(envelope.log)
         yield Sample(type(request).__name__, receiver, receiver.request, request.to_bytes(), False, pieces)
     for reply in replies:
         yield Sample(type(reply).__name__, receiver, receiver.reply, reply.to_bytes(), False)
