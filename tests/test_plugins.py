@@ -12,7 +12,7 @@ from torch import nn
 import efl
 from efl.config import parse
 from efl.errors import UserError
-from efl.plugins import Registry, load_plugin, register, registry
+from efl.plugins import REGISTRIES, Registry, load_plugin, register, registry
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def colours():
 
 @pytest.fixture(autouse=True)
 def _forget_what_a_test_registers():
-    known = [registry(kind) for kind in ("dataset", "model", "tracker")]
+    known = [registry(kind) for kind in REGISTRIES]
     before = [(dict(found._things), dict(found._given)) for found in known]
     yield
     for found, (things, given) in zip(known, before, strict=True):
@@ -202,6 +202,39 @@ class Narrow(nn.Module):
         return self.layers(x)
 
 
+@efl.register("gentle")
+class Gentle(efl.FedAvg):
+    "FedAvg whose clients take smaller steps and count alike."
+
+    brake: float = 0.5
+
+    @property
+    def uses_incomplete(self):
+        return True
+
+    def local_step(self, work):
+        return efl.Step(keep=torch.full_like(work.start, self.brake), shift=work.start * (1 - self.brake))
+
+    def weights(self, updates, settings):
+        return [1 / len(updates)] * len(updates)
+
+
+@efl.register("soften")
+class Soften(efl.Transform):
+    "Shrinks every update, and counts the rounds on the server."
+
+    factor: float = 1.0
+
+    def init(self, w):
+        return {"softened": torch.zeros(1)}
+
+    def on_client(self, delta, work):
+        return delta * self.factor
+
+    def on_server(self, delta, updates, server, settings):
+        return delta, server.having(softened=server.tensors["softened"] + 1)
+
+
 @efl.register("log")
 class Log:
     def __init__(self, directory):
@@ -237,34 +270,44 @@ def summary_of(directory):
     return json.loads((directory / "summary.json").read_text())
 
 
+EXPERIMENT = """
+federation = {dataset = "blobs", clients = 8}
+model = {name = "narrow"}
+algorithm = {name = "gentle", brake = 0.7}
+transform = [{name = "soften", factor = 0.5}]
+training = {rounds = 3, cohort = 4, local_steps = 4}
+fleet = {stragglers = 0.5, inactive = 0.1}
+track = {trackers = ["log"]}
+"""
+
+
 def test_a_file_outside_the_package_is_run_by_the_command_and_by_train(plugin, tmp_path):
-    (tmp_path / "mine.toml").write_text(
-        """
-        plugins = ["newcomer.py"]
-        federation = {dataset = "blobs", clients = 8}
-        model = {name = "narrow"}
-        training = {rounds = 3, cohort = 4, local_steps = 4}
-        fleet = {stragglers = 0.5, inactive = 0.1}
-        track = {trackers = ["log"]}
-        """
+    """A newcomer's: an algorithm, a model, a data set, a transformation and a tracker, in one file."""
+    (tmp_path / "option.toml").write_text(EXPERIMENT)
+    (tmp_path / "key.toml").write_text('plugins = ["newcomer.py"]\n' + EXPERIMENT)
+    command("run", tmp_path / "option.toml", "--plugin", plugin, "--out", tmp_path / "option", "-q")
+    command("run", tmp_path / "key.toml", "--out", tmp_path / "key", "-q")
+    load_plugin(plugin)
+    gentle, soften = registry("algorithm").get("gentle"), registry("transform").get("soften")
+    trained = efl.train(
+        efl.load("blobs", clients=8),
+        "narrow",
+        efl.chain(gentle(brake=0.7), soften(factor=0.5)),
+        efl.Fleet(stragglers=0.5, inactive=0.1),
+        **TRAINING,
     )
-    command("run", tmp_path / "mine.toml", "--out", tmp_path / "file", "-q")
-    keys = {"federation.dataset": "blobs", "federation.clients": 8, "model.name": "narrow", "fleet.inactive": 0.1}
-    keys |= {"fleet.stragglers": 0.5} | {f"training.{key}": value for key, value in TRAINING.items()}
-    sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
-    command("run", "--plugin", plugin, *sets, "--out", tmp_path / "option", "-q")
-    trained = efl.train("blobs", "narrow", fleet=efl.Fleet(stragglers=0.5, inactive=0.1), plugins=[plugin], **TRAINING)
-    assert trained.summary["clients"] == 50
-    with_clients = efl.run(efl.load_experiment(tmp_path / "mine.toml"), tmp_path / "api")
-    digests = {summary_of(tmp_path / name)["model_sha256"] for name in ("file", "option", "api")}
-    assert digests == {with_clients.summary["model_sha256"]}
-    assert (tmp_path / "file/log.txt").read_text().split() == ["start", "0", "1", "2", "end"]
+    assert trained.summary["algorithm"] == "gentle"
+    digests = [summary_of(tmp_path / name)["model_sha256"] for name in ("option", "key")]
+    assert digests == [trained.summary["model_sha256"]] * 2
+    assert (tmp_path / "option/log.txt").read_text().split() == ["start", "0", "1", "2", "end"]
+    plain = efl.train("blobs", "narrow", "gentle", plugins=[plugin], **TRAINING)
+    assert (plain.summary["dataset"], plain.summary["clients"]) == ("blobs", 50)
 
 
 def test_a_run_that_was_stopped_finds_its_plugin_again(plugin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    keys = ["--set=federation.dataset=blobs", "--set=federation.clients=8", "--set=training.rounds=3"]
-    command("run", "--plugin", "newcomer.py", *keys, "--set=training.cohort=4", "--out", tmp_path / "a", "-q")
+    (tmp_path / "mine.toml").write_text(EXPERIMENT)
+    command("run", "mine.toml", "--plugin", "newcomer.py", "--out", tmp_path / "a", "-q")
     digest = summary_of(tmp_path / "a")["model_sha256"]
     shutil.rmtree(tmp_path / "a/checkpoint")
     (tmp_path / "a/checkpoint").mkdir()
@@ -281,10 +324,10 @@ def test_a_run_that_was_stopped_finds_its_plugin_again(plugin, tmp_path, monkeyp
 
 def test_a_comparison_in_several_processes_sees_the_plugin(plugin, tmp_path):
     keys = ["--set=federation.dataset=blobs", "--set=federation.clients=8", "--set=training.rounds=2"]
-    keys += ["--set=model.name=narrow", "--set=training.cohort=4", "--algorithms=efl,fedavg", "--workers=2"]
+    keys += ["--set=model.name=narrow", "--set=training.cohort=4", "--algorithms=gentle,fedavg", "--workers=2"]
     out = command("compare", "--plugin", plugin, *keys, "--out", tmp_path / "cmp", "-q")
     assert "fedavg" in out
-    assert summary_of(tmp_path / "cmp/efl-seed0")["dataset"] == "blobs"
+    assert summary_of(tmp_path / "cmp/gentle-seed0")["dataset"] == "blobs"
 
 
 def test_names_at_an_import_path(tmp_path, monkeypatch):
@@ -294,9 +337,13 @@ def test_names_at_an_import_path(tmp_path, monkeypatch):
         {
             "federation": {"dataset": "newcomer_module:blobs", "clients": 8},
             "model": {"name": "newcomer_module:Narrow"},
+            "algorithm": {"name": "newcomer_module:Gentle", "brake": 0.7},
+            "transform": [{"name": "newcomer_module:Soften", "factor": 0.5}],
             "training": TRAINING,
         }
     )
     summary = efl.run(experiment, tmp_path / "run").summary
     assert (summary["dataset"], summary["model"]) == ("newcomer_module:blobs", "newcomer_module:Narrow")
+    assert summary["algorithm"] == "newcomer_module:Gentle"
+    (tmp_path / "run/summary.json").unlink()
     assert efl.resume(tmp_path / "run").summary["model_sha256"] == summary["model_sha256"]

@@ -54,8 +54,13 @@ class TrainingSection(Section):
     restart: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     evaluate_every: Literal["auto"] | Count = "auto"
-    evaluate_own_every: Literal["auto", "never"] | Count = "auto"
+    evaluate_personalised_every: Literal["auto", "never"] | Count = "auto"
     target_accuracy: Probability | None = None
+
+    @property
+    def evaluate_own_every(self) -> Literal["auto", "never"] | int:
+        """The first edition's name."""
+        return self.evaluate_personalised_every
 
 
 class EngineSection(Section):
@@ -115,6 +120,8 @@ class Transformation(BaseModel):
         return dict(self.model_extra or {})
 
 
+# Keys of the first edition, and what they are called now.
+RENAMED = {"training": {"evaluate_own_every": "evaluate_personalised_every"}}
 # What is no section, and how to write it.
 LISTS = {
     "plugins": 'plugins: write a list of Python files at the top of the file, such as plugins = ["mine.py"]',
@@ -179,6 +186,7 @@ def parse(table: Mapping[str, Any]) -> Experiment:
     Raises:
         UserError: Naming the first thing that is wrong.
     """
+    table = {section: _renamed(section, values) for section, values in table.items()}
     for section, values in table.items():
         if section not in Experiment.model_fields:
             raise UserError(unknown_key(section, Experiment.model_fields))
@@ -192,6 +200,17 @@ def parse(table: Mapping[str, Any]) -> Experiment:
     if cohort > clients:
         raise UserError(f"training.cohort is {cohort}, but there are only {clients} clients; ask at most that many")
     return experiment
+
+
+def _renamed(section: str, values: Any) -> Any:
+    """A section with its old keys under their present names."""
+    names = RENAMED.get(section)
+    if names is None or not isinstance(values, Mapping):
+        return values
+    for old, new in names.items():
+        if old in values and new in values:
+            raise UserError(f"{section}.{old} is now called {section}.{new}; write one of them")
+    return {names.get(key, key): value for key, value in values.items()}
 
 
 def _check_section(section: str, values: Any) -> None:

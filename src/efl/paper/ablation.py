@@ -114,7 +114,7 @@ def _experiment(
     table: Mapping[str, Mapping[str, Any]], variant: Variant, stragglers: float, seed: int, rounds: int | None
 ) -> Experiment:
     training = {**table["training"], "seed": seed} | ({"rounds": rounds} if rounds else {})
-    training["evaluate_own_every"] = training["rounds"]  # at the end only: the study is about the global model
+    training["evaluate_personalised_every"] = training["rounds"]  # at the end only: the study is about the global model
     is_efl = variant.algorithm.partition(":")[0] == "efl"
     settings = {**(table["algorithm"] if is_efl else {}), **variant.settings}
     return parse(

@@ -19,11 +19,14 @@ def _tables(
     dataset: str, partition: str, model: str, clients: int = 100, *, evaluations: int = 2, **training: Any
 ) -> Tables:
     rounds = training["rounds"]
-    intervals = {"evaluate_every": max(1, rounds // 30), "evaluate_own_every": max(1, rounds // evaluations)}
+    evaluation = {
+        "evaluate_every": max(1, rounds // 30),
+        "evaluate_personalised_every": max(1, rounds // evaluations),
+    }
     return {
         "federation": {"dataset": dataset, "clients": clients, "partition": partition},
         "model": {"name": model},
-        "training": {"cohort": 10, "local_steps": 20, "batch_size": 20, "decay": 0.0, **intervals, **training},
+        "training": {"cohort": 10, "local_steps": 20, "batch_size": 20, "decay": 0.0, **evaluation, **training},
         "fleet": REGULAR,
     }
 

@@ -17,7 +17,7 @@ from efl.track.tables import markdown
 
 SIZES: Mapping[ScaleName, tuple[int, int, int]] = {"smoke": (1, 2, 2), "small": (1, 3, 20), "full": (3, 3, 100)}
 
-NO_OWN_LOOKS = {"evaluate_own_every": "never"}
+GLOBAL_ONLY = {"evaluate_personalised_every": "never"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Figure:
 
 
 def figure1(scale: ScaleName, datasets: Sequence[str] = ("cifar100", "emnist")) -> Figure:
-    """Accuracy over rounds where clients are alike and where they hold few classes each; below, of own models."""
+    """Accuracy where clients are alike and where they hold few classes each; below, of personalised models."""
     few = {"smoke": ("classes:2",), "small": ("classes:5",), "full": ("classes:20", "classes:5")}
     partitions = ("iid", *few[scale])
     settings = [
@@ -39,7 +39,7 @@ def figure1(scale: ScaleName, datasets: Sequence[str] = ("cifar100", "emnist")) 
             name,
             f"{name}, {partition}",
             federation={"partition": partition},
-            training={"evaluate_own_every": max(1, DATA[scale][name]["training"]["rounds"] // 6)},
+            training={"evaluate_personalised_every": max(1, DATA[scale][name]["training"]["rounds"] // 6)},
         )
         for name in datasets
         for partition in partitions
@@ -50,7 +50,7 @@ def figure1(scale: ScaleName, datasets: Sequence[str] = ("cifar100", "emnist")) 
         Method("APFL", "apfl"),
         Method("EFL", "efl"),
     )
-    keys = {"accuracy": "mean accuracy", "own_accuracy": "accuracy of own models"}
+    keys = {"accuracy": "mean accuracy", "personalised_accuracy": "accuracy of personalised models"}
     return Figure(_study("figure1", scale, settings, methods), keys, len(settings))
 
 
@@ -62,15 +62,15 @@ def figure2(scale: ScaleName, datasets: Sequence[str] = ("mnist", "cifar100", "s
         Method("best λ", "efl", {}, strengths),
     )
     keys = {"accuracy": "mean accuracy", "train_loss": "training loss"}
-    study = _study("figure2", scale, [setting(scale, name, training=NO_OWN_LOOKS) for name in datasets], methods)
+    study = _study("figure2", scale, [setting(scale, name, training=GLOBAL_ONLY) for name in datasets], methods)
     return Figure(study, keys, len(datasets))
 
 
 def figure3(scale: ScaleName, datasets: Sequence[str] = ("sent140", "shakespeare")) -> Figure:
-    """Few clients a round: EFL against FedAvg at several rates of participation."""
+    """Few clients per round: EFL against FedAvg at several rates of participation."""
     cohorts = {"smoke": (2, 5), "small": (1, 2, 5), "full": (1, 2, 5, 10)}[scale]
     settings = [
-        setting(scale, name, f"{name}, {cohort} clients a round", training={"cohort": cohort, **NO_OWN_LOOKS})
+        setting(scale, name, f"{name}, {cohort} clients a round", training={"cohort": cohort, **GLOBAL_ONLY})
         for name in datasets
         for cohort in cohorts
     ]

@@ -11,9 +11,10 @@ from statistics import mean, stdev
 from efl.config import Experiment, parse
 from efl.errors import UserError
 from efl.runs.directory import Record, RunDirectory
+from efl.runs.records import upgraded
 
 KEPT = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down")
-CURVE = ("round", "accuracy", "own_accuracy", "train_loss", "bytes_up", "bytes_down")
+CURVE = ("round", "accuracy", "personalised_accuracy", "train_loss", "bytes_up", "bytes_down")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Results:
         for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
             try:
                 record = json.loads(line)
+                record["curve"] = [upgraded(point) for point in record["curve"]]
                 self.lines[Cell(**record["cell"])] = record
             except (ValueError, KeyError, TypeError):
                 raise UserError(f"{path}:{number}: not a result; delete the line to make that run again") from None
@@ -94,7 +96,7 @@ def _merit(record: Record, key: str) -> float:
 
 def _but_for_evaluation(experiment: Experiment) -> Experiment:
     """How often models are evaluated changes nothing in a run."""
-    training = experiment.training.model_copy(update={"evaluate_every": 1, "evaluate_own_every": 1})
+    training = experiment.training.model_copy(update={"evaluate_every": 1, "evaluate_personalised_every": 1})
     return experiment.model_copy(update={"training": training})
 
 

@@ -129,7 +129,7 @@ def _experiment(study: Study, cell: Cell) -> Experiment:
     training |= {"seed": cell.seed, "learning_rate": training["learning_rate"] * candidate.rate}
     if cell.tuning:
         rounds = min(study.tuning_rounds, -(-training["rounds"] // 2))
-        training |= {"rounds": rounds, "evaluate_own_every": rounds if method.personal else "never"}
+        training |= {"rounds": rounds, "evaluate_personalised_every": rounds if method.personal else "never"}
         tables["federation"]["evaluate_on"] = "validation"
     tables["algorithm"] = {"name": method.algorithm, **method.settings, **candidate.settings}
     return parse(tables)

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from efl.config import Experiment, parse, read_toml
 from efl.errors import UserError
+from efl.runs.records import upgraded
 from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]
@@ -99,7 +100,7 @@ class RunDirectory:
         records: list[Record] = []
         for line in lines:
             try:
-                records.append(json.loads(line))
+                records.append(upgraded(json.loads(line)))
             except json.JSONDecodeError:
                 break
         if rounds is not None:
@@ -113,7 +114,7 @@ class RunDirectory:
 
 
 class MetricsFile:
-    """metrics.jsonl, a line a round."""
+    """metrics.jsonl, a line per round."""
 
     def __init__(self, path: Path, records: Iterable[Record]) -> None:
         """Start over with ``records``, dropping lines written after the checkpoint a run resumes from."""

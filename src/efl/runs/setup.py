@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from efl.algorithms import Algorithm, create, name_of, transform_tables
+from efl.algorithms import Algorithm, create, find, name_of, transform_tables
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment, Transformation
@@ -181,6 +181,8 @@ def build(
     Raises:
         UserError: Something named does not exist, or does not fit the rest.
     """
+    for file in experiment.plugins:
+        load_plugin(file)
     algorithm = algorithm or algorithm_of(experiment)
     fleet = fleet or _fleet(experiment)
     experiment = resolved(experiment, algorithm, fleet)
@@ -252,9 +254,12 @@ def _network_name(experiment: Experiment, federation: Federation) -> str:
 
 
 def _name(experiment: Experiment, algorithm: Algorithm) -> str:
-    """The name to report: the experiment's if it made the algorithm, that of its class otherwise."""
-    name = name_of(algorithm)
-    return experiment.algorithm_name if experiment.algorithm_name.partition(":")[0] == name else name
+    """The name to report: the experiment's if that is the algorithm's class, that of its class otherwise."""
+    try:
+        named = find(experiment.algorithm_name)[0]
+    except UserError:  # the algorithm is the user's own object
+        named = None
+    return experiment.algorithm_name if named is type(algorithm) else name_of(algorithm)
 
 
 def _settings(value: object) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from efl.runs.records import upgraded
 from efl.wire.ledger import KINDS
 
 Record = Mapping[str, Any]
@@ -55,7 +56,7 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Participation:
-    """Client × round: NaN not asked, 0 asked in vain, otherwise the share s/E of the steps done.
+    """Client × round: NaN not sampled, 0 sampled without a reply, otherwise the share s/E of the steps done.
 
     ``dropped`` marks work that was done but not used.
     """
@@ -98,7 +99,8 @@ def curve_panels(groups: Mapping[str, Sequence[Sequence[Record]]]) -> list[Panel
                 colour = COLOURS[i % len(COLOURS)]
                 series += _series(name, histories, key, over, colour)
                 if key == "accuracy":
-                    series += _series(f"{name}, own models", histories, "own_accuracy", over, colour, dashed=True)
+                    label = f"{name}, personalised"
+                    series += _series(label, histories, "personalised_accuracy", over, colour, dashed=True)
             panels.append(Panel(f"{y_label} over {over}", x_label, y_label, series))
     return panels
 
@@ -110,7 +112,7 @@ def participation(history: Sequence[Record], clients: int, local_steps: int) -> 
     for column, record in enumerate(history):
         for client, steps in record["clients"].items():
             share[int(client), column] = steps / local_steps
-            dropped[int(client), column] = steps > 0 and int(client) not in record["counted"]
+            dropped[int(client), column] = steps > 0 and int(client) not in upgraded(record)["aggregated"]
     return Participation(share, dropped)
 
 

@@ -15,8 +15,8 @@ from rich.text import Text
 from efl.runs.comparison import Groups, Job, run_jobs
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
+from efl.runs.records import upgraded
 from efl.runs.setup import Setup
-from efl.track.records import upgraded
 from efl.track.text import bytes_text, change_lines, duration, number, percent
 
 

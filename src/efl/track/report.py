@@ -29,8 +29,8 @@ from efl.track.text import change_lines, percent
 from efl.wire.ledger import KINDS
 
 CAPTION = (
-    "A cell is a client asked in a round; its colour is the share of the local steps it did. Red: it did not answer. "
-    "A white cross: its work was not used. Empty: not asked."
+    "A cell is a client sampled in a round; its colour is the share of the local steps it did. Red: it did not reply. "
+    "A white cross: its work was not used. Empty: not sampled."
 )
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>

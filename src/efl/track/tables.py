@@ -30,7 +30,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("algorithm", f"{summary['algorithm']} on {summary['dataset']}, seed {summary['seed']}"),
         ("ended", outcome(summary)),
         ("best mean accuracy, global model", percent(summary["bmta_global"])),
-        ("best mean accuracy, clients' own models", percent(summary["bmta_local"])),
+        ("best mean accuracy, personalised models", percent(summary["bmta_local"])),
         ("final mean accuracy", percent(summary["final_mean_accuracy"])),
         ("worst tenth of clients", percent(summary["worst_decile_accuracy"])),
         ("training loss", number(summary["train_loss"])),
@@ -56,7 +56,7 @@ def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
 def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
     """Header and rows as text; accuracies in percent."""
     target = _target([run for runs in groups.values() for run in runs])
-    header = ["algorithm", "global %", "own %", "final %", "worst %", "up", "down", "s"]
+    header = ["algorithm", "global %", "personalised %", "final %", "worst %", "up", "down", "s"]
     header += [f"bytes to {percent(target)}"] if target is not None else []
     timed = any(run.get("seconds_to_target") is not None for runs in groups.values() for run in runs)
     header += [f"time to {percent(target)}"] if timed and target is not None else []

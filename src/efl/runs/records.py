@@ -1,11 +1,11 @@
-"""Records of rounds, and summaries, under the names they have now, whichever edition wrote them."""
+"""The figures of a round in metrics.jsonl, under the names they have now and those of the first edition."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# Of metrics.jsonl; the first edition's name, and the one it has now.
+# The first edition's name, and the one now. Records have both: scripts may rely on the old ones.
 RENAMED = {
     "asked": "sampled",
     "incomplete": "partial",
@@ -19,7 +19,7 @@ RENAMED = {
 
 
 def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with every figure under its present name; one that has both names is left as it is.
+    """A record with every figure also under its present name, whichever edition wrote it.
 
     >>> upgraded({"round": 0, "asked": 3, "incomplete": 1, "sampled": 3})
     {'round': 0, 'asked': 3, 'incomplete': 1, 'sampled': 3, 'partial': 1}
