@@ -82,3 +82,14 @@ def test_plugins_of_a_file_are_beside_it_those_of_the_command_are_here(tmp_path,
     monkeypatch.chdir(tmp_path)
     experiment = load_experiment("there/exp.toml", plugins=["two.py", "there/one.py"])
     assert experiment.plugins == (str(tmp_path / "there/one.py"), str(tmp_path / "two.py"))
+
+
+def test_keys_of_the_first_edition_are_still_read(tmp_path):
+    old, new = (parse({"training": {key: 7}}) for key in ("evaluate_own_every", "evaluate_personalised_every"))
+    assert old == new
+    assert old.training.evaluate_personalised_every == 7
+    assert Experiment().with_values(training={"evaluate_own_every": 7}) == new
+    (tmp_path / "old.toml").write_text("[training]\nevaluate_own_every = 3\n")
+    assert load_experiment(tmp_path / "old.toml", ["training.evaluate_personalised_every=7"]) == new
+    with pytest.raises(UserError, match=r"training\.evaluate_own_every is now called"):
+        parse({"training": {"evaluate_own_every": 1, "evaluate_personalised_every": 2}})

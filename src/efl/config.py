@@ -57,11 +57,6 @@ class TrainingSection(Section):
     evaluate_personalised_every: Literal["auto", "never"] | Count = "auto"
     target_accuracy: Probability | None = None
 
-    @property
-    def evaluate_own_every(self) -> Literal["auto", "never"] | int:
-        """The first edition's name."""
-        return self.evaluate_personalised_every
-
 
 class EngineSection(Section):
     """How it is computed; the result does not depend on it, but for rounding on another device or by compiled code."""
@@ -171,7 +166,7 @@ class Experiment(Section):
         """The experiment with some values replaced, section by section."""
         table = self.model_dump()
         for section, values in sections.items():
-            table[section] = {**table[section], **values}
+            table[section] = {**table[section], **_renamed(section, values)}
         return parse(table)
 
     def to_toml(self) -> str:
@@ -250,7 +245,7 @@ def load_experiment(
             raise UserError(f"--set cannot change {section}; {LISTS[section]}")
         if not isinstance(table.setdefault(section, {}), dict):
             raise UserError(f"{section} is a section, not a value; write [{section}] and keys below it")
-        table[section] |= values
+        table[section] = {**_renamed(section, table[section]), **_renamed(section, values)}
     experiment = parse(table)
     folder = Path() if path is None else Path(path).parent
     files = [*(folder / Path(plugin).expanduser() for plugin in experiment.plugins), *plugins]

@@ -12,8 +12,8 @@ from grids import served, spoiled
 
 from efl.algorithms import Part, every_name
 from efl.errors import WireError
-from efl.flower.server import Lines
 from efl.server.limits import NormLimits
+from efl.track.progress import PlainProgress
 from efl.wire import Dense, Field, Signs, TrainReply, encode
 from efl.wire import Message as Wire
 
@@ -236,7 +236,7 @@ def test_messages_that_flower_does_not_take_are_not_waited_for(tmp_path):
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_what_is_said_of_a_refusal_is_one_short_line(tmp_path, kind):
     run, grid, lines = served(tmp_path, {"training.rounds": 1})
-    run.observers = [Lines(lines.append)]
+    run.observers = [PlainProgress(lines.append)]
     forged = "no\nefl: finished: 5 rounds\r\x1b[2J\u2028" + "x" * 10_000
 
     def lie(node, message, reply):

@@ -73,7 +73,7 @@ def test_what_is_done_is_not_done_again_and_more_can_be_added(tmp_path, made):
 def test_what_was_done_with_other_settings_is_done_again(tmp_path, made):
     quickly(Study("s", [Setting("tiny", TINY)], [Method("A", "fedavg")], tries=1), tmp_path)
     counts = [len(made)]
-    for change in ({"evaluate_own_every": 2}, {"rounds": 4}):
+    for change in ({"evaluate_personalised_every": 2}, {"rounds": 4}):
         changed = Setting("tiny", {**TINY, "training": {**TINY["training"], **change}})
         results = quickly(Study("s", [changed], [Method("A", "fedavg")], tries=1), tmp_path)
         counts.append(len(made))
@@ -98,7 +98,7 @@ def test_every_experiment_of_the_paper_can_be_parsed(scale):
 
 
 def test_tables_and_panels_show_what_was_found(tmp_path):
-    quick = {"rounds": 2, "local_steps": 1, "evaluate_own_every": 2}
+    quick = {"rounds": 2, "local_steps": 1, "evaluate_personalised_every": 2}
     study = Study("table3", [setting("smoke", "sent140", training=quick)], METHODS[-2:], tries=1)
     results = quickly(study, tmp_path)
     table = write_table3(study, results, tmp_path)

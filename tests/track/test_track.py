@@ -11,6 +11,7 @@ from stopping import StopAt
 from efl import train
 from efl.errors import UserError
 from efl.runs.directory import RunDirectory
+from efl.runs.records import RENAMED
 from efl.track.figures import byte_stacks, curve_panels, participation
 from efl.track.progress import LiveProgress, PlainProgress, run_progress
 from efl.track.report import write_comparison, write_report
@@ -150,7 +151,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
     with run_progress(Console(force_terminal=False)) as (plain,):
         train(rounds=2, evaluate_every=1, cohort=5, local_steps=2, observers=[plain])
     lines = capsys.readouterr().out.splitlines()[-3:]
-    assert "round    2/2" in lines[2]
+    assert "round 2/2" in lines[2]
     for word in ("accuracy", "loss", "complete/partial/dropped 5/0/0", "↑", "↓"):
         assert word in lines[2]
 
@@ -215,3 +216,15 @@ def test_tables(runs):
     assert header[-1] == "bytes to 100.0 %"
     assert [row[-1] for row in rows] == ["–", "–"]
     assert dict(summary_rows(summaries["efl"][0]))["ended"] == "6 rounds"
+
+
+def test_a_run_directory_of_the_first_edition_is_reported(runs, tmp_path):
+    shutil.copytree(runs / "efl", tmp_path / "old")
+    path = tmp_path / "old/metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    first = [{key: value for key, value in record.items() if key not in RENAMED.values()} for record in records]
+    assert all("asked" in record and "sampled" not in record for record in first)
+    path.write_text("".join(json.dumps(record) + "\n" for record in first))
+    directory = RunDirectory.open(tmp_path / "old")
+    assert directory.history() == RunDirectory.open(runs / "efl").history()
+    assert "personalised" in write_report(directory).read_text()

@@ -31,6 +31,7 @@ from efl.server.registry import Registry
 from efl.server.round_end import RoundEnd
 from efl.server.sampling import SAMPLERS
 from efl.storage import write_atomically
+from efl.track.progress import PlainProgress
 from efl.track.trackers import trackers
 from efl.wire import NO_MODEL
 from efl.wire import Context as CodingContext
@@ -60,7 +61,7 @@ def serve(
     experiment = experiment_of(run_config)
     say = log or _printed
     setup, directory = build_server(grid, experiment, make_model, say)
-    watching = [Lines(say), *observers, *trackers(experiment.track, directory.path)]
+    watching = [PlainProgress(say, every_round=True), *observers, *trackers(experiment.track, directory.path)]
     result = Run(setup, directory, watching, patience=PREDECESSOR).execute()
     say(f"finished: {result.summary['rounds']} rounds, model_sha256 {result.summary['model_sha256']}")
     return result
@@ -147,35 +148,6 @@ class FlowerSetup(Setup):
                 said = here
             self.mailbox.wait()
         registry.open_round(round_)
-
-
-class Lines:
-    """One line per round, and one for each reply that was rejected in it."""
-
-    def __init__(self, say: Log) -> None:
-        self.say = say
-
-    def start(self, setup: Setup, history: Sequence[Mapping[str, Any]]) -> None:
-        """The run begins, or resumes."""
-        resumed = f", resumed after round {len(history)}" if history else ""
-        self.rounds = setup.experiment.training.rounds
-        self.say(f"{setup.experiment.algorithm_name}, {setup.model.n:,} parameters, {self.rounds} rounds{resumed}")
-
-    def round(self, record: Mapping[str, Any]) -> None:
-        """A round is over."""
-        for change in record.get("membership", []):
-            self.say(f"{change['what']}: clients {change['clients']}, {change['why']}")
-        for client, why in record.get("refused", {}).items():
-            self.say(f"rejected: client {client}: {why}")
-        if record.get("forgot"):
-            self.say("all replies rejected for 3 rounds: server state reset, model weights kept")
-        clients = f"complete/partial/dropped {record['complete']}/{record['incomplete']}/{record['inactive']}"
-        accuracy = f", accuracy {100 * record['accuracy']:.1f} %" if record.get("accuracy") is not None else ""
-        sent = f"{record['bytes_up']:,} B up, {record['bytes_down']:,} B down"
-        self.say(f"round {record['round'] + 1}/{self.rounds}: {clients}, {sent}{accuracy}")
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """The server says the rest."""
 
 
 def _printed(line: str) -> None:

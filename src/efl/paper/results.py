@@ -11,7 +11,7 @@ from statistics import mean, stdev
 from efl.config import Experiment, parse
 from efl.errors import UserError
 from efl.runs.directory import Record, RunDirectory
-from efl.runs.records import upgraded
+from efl.runs.records import with_aliases
 
 KEPT = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down")
 CURVE = ("round", "accuracy", "personalised_accuracy", "train_loss", "bytes_up", "bytes_down")
@@ -43,7 +43,7 @@ class Results:
         for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
             try:
                 record = json.loads(line)
-                record["curve"] = [upgraded(point) for point in record["curve"]]
+                record["curve"] = [with_aliases(point) for point in record["curve"]]
                 self.lines[Cell(**record["cell"])] = record
             except (ValueError, KeyError, TypeError):
                 raise UserError(f"{path}:{number}: not a result; delete the line to make that run again") from None

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from efl.config import Experiment, parse, read_toml
 from efl.errors import UserError
-from efl.runs.records import upgraded
+from efl.runs.records import with_aliases
 from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]
@@ -100,7 +100,7 @@ class RunDirectory:
         records: list[Record] = []
         for line in lines:
             try:
-                records.append(upgraded(json.loads(line)))
+                records.append(with_aliases(json.loads(line)))
             except json.JSONDecodeError:
                 break
         if rounds is not None:

@@ -58,7 +58,7 @@ class EvaluationSchedule:
         Each trains every client for a round. They come with evaluations of the global model, so what is asked for is
         rounded up to a multiple of those.
         """
-        wanted = self.training.evaluate_own_every
+        wanted = self.training.evaluate_personalised_every
         rounds = self.clients / self.training.cohort / SHARE if isinstance(wanted, str) else wanted
         return max(1, math.ceil(rounds / self.interval)) * self.interval
 
@@ -68,14 +68,14 @@ class EvaluationSchedule:
 
     def personalised_due(self, rounds: int) -> bool:
         """Whether personalised models are evaluated after so many rounds."""
-        wanted = self.training.evaluate_own_every != "never"
+        wanted = self.training.evaluate_personalised_every != "never"
         return wanted and (rounds % self.personalised_interval == 0 or rounds == self.training.rounds)
 
     def personalised_clients(self) -> NDArray[np.int64]:
         """The clients whose personalised models are evaluated: all, or a random sample as large as is affordable."""
         training = self.training
         affordable = max(training.cohort, int(SHARE * training.rounds * training.cohort))
-        if training.evaluate_own_every != "auto" or affordable >= self.clients:
+        if training.evaluate_personalised_every != "auto" or affordable >= self.clients:
             return np.arange(self.clients)
         drawn = stream(training.seed, Purpose.OWN_MODEL).choice(self.clients, affordable, replace=False)
         return np.sort(drawn).astype(np.int64)
@@ -134,7 +134,11 @@ class Evaluator:
             )
         found = self._collected(EvaluateRequests(round_, clients, server.w, coordinator.buffers, how))
         found = found[np.isfinite(found)]
-        return {"own_accuracy": mean(found), "own_worst_decile": worst_decile(found)} if len(found) else {}
+        return (
+            {"personalised_accuracy": mean(found), "personalised_worst_decile": worst_decile(found)}
+            if len(found)
+            else {}
+        )
 
     def _collected(self, requests: EvaluateRequests) -> Accuracies:
         transport = self.coordinator.transport

@@ -18,6 +18,7 @@ from efl.processes import single_threaded
 from efl.runs.checkpoint import load_checkpoint, save_checkpoint
 from efl.runs.directory import MetricsFile, Record, RunDirectory
 from efl.runs.evaluation import Evaluator
+from efl.runs.records import with_aliases
 from efl.runs.setup import Setup
 from efl.runs.summary import summary_of
 from efl.server.records import RoundRecord
@@ -113,7 +114,7 @@ class Run:
         record, rounds = as_record(played, self.training.local_steps), played.round + 1
         if self.setup.evaluation.due(rounds):
             record |= self.evaluator.evaluate(played.round)
-        record["seconds"] = round(time.perf_counter() - began, 4)
+        record = with_aliases(record | {"seconds": round(time.perf_counter() - began, 4)})
         self.history.append(record)
         if self._metrics is not None and self.directory is not None:
             self._metrics.append(record)
@@ -126,10 +127,10 @@ class Run:
     def _end(self, began: float) -> Record:
         """Evaluate what was not yet, and write the model and the summary."""
         history, seconds = self.history, time.perf_counter() - began
-        wanted = self.training.evaluate_own_every != "never"
-        if wanted and history and not any("own_accuracy" in record for record in history):
+        wanted = self.training.evaluate_personalised_every != "never"
+        if wanted and history and not any("personalised_accuracy" in record for record in history):
             # Stopped before the first evaluation of personalised models: do it now.
-            history[-1] |= self.evaluator.evaluate_personalised(history[-1]["round"])
+            history[-1] = with_aliases(history[-1] | self.evaluator.evaluate_personalised(history[-1]["round"]))
         accuracies = self.evaluator.accuracies(max(len(history) - 1, 0))
         summary = summary_of(self.setup, self.coordinator, history, accuracies, seconds, self.diverged)
         if self.directory is not None:
@@ -154,20 +155,20 @@ def as_record(played: RoundRecord, local_steps: int) -> Record:
     record: dict[str, Any] = {
         "round": played.round,
         "eta": played.eta,
-        "asked": len(steps),
+        "sampled": len(steps),
         "complete": sum(done >= local_steps for done in steps.values()),
-        "incomplete": sum(0 < done < local_steps for done in steps.values()),
-        "inactive": sum(done == 0 for done in steps.values()),
+        "partial": sum(0 < done < local_steps for done in steps.values()),
+        "dropped": sum(done == 0 for done in steps.values()),
         "train_loss": None if math.isnan(played.train_loss) else played.train_loss,
         "bytes_up": sum(played.bytes["up"].values()),
         "bytes_down": sum(played.bytes["down"].values()),
         "bytes": {direction: dict(kinds) for direction, kinds in played.bytes.items()},
         **({} if played.time is None else {"simulated_seconds": played.time}),
         "clients": {str(client): done for client, done in sorted(steps.items())},
-        "counted": sorted(played.aggregated),
+        "aggregated": sorted(played.aggregated),
     }
     if played.changes:
         record["membership"] = [asdict(change) for change in played.changes]
     if played.server_state_reset:
-        record["forgot"] = True
-    return record | ({"refused": dict(played.rejected)} if played.rejected else {})
+        record["server_state_reset"] = True
+    return record | ({"rejected": dict(played.rejected)} if played.rejected else {})

@@ -18,11 +18,12 @@ RENAMED = {
 }
 
 
-def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with every figure also under its present name, whichever edition wrote it.
+def with_aliases(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with every figure under its present name and under its old one, whichever edition wrote it.
 
-    >>> upgraded({"round": 0, "asked": 3, "incomplete": 1, "sampled": 3})
-    {'round': 0, 'asked': 3, 'incomplete': 1, 'sampled': 3, 'partial': 1}
+    >>> with_aliases({"round": 0, "asked": 3, "partial": 1})
+    {'sampled': 3, 'incomplete': 1, 'round': 0, 'asked': 3, 'partial': 1}
     """
-    added = {new: record[old] for old, new in RENAMED.items() if old in record and new not in record}
-    return {**record, **added}
+    present = {new: record[old] for old, new in RENAMED.items() if old in record}
+    former = {old: record[new] for old, new in RENAMED.items() if new in record}
+    return {**present, **former, **record}

@@ -38,7 +38,7 @@ def summary_of(
         "rounds": len(history),
         "clients": setup.clients,
         "bmta_global": _best(history, "accuracy"),
-        "bmta_local": _best(history, "own_accuracy"),
+        "bmta_local": _best(history, "personalised_accuracy"),
         "final_mean_accuracy": mean(final),
         "worst_decile_accuracy": worst_decile(final) if len(final) else None,
         **_cost(coordinator, history, seconds),
@@ -53,7 +53,7 @@ def _cost(coordinator: Coordinator, history: Sequence[Record], seconds: float) -
     """The last training loss, bytes, time and memory."""
     ledger = coordinator.ledger
     losses = [record["train_loss"] for record in history if record["train_loss"] is not None]
-    steps = sum(record["clients"][str(client)] for record in history for client in record["counted"])
+    steps = sum(record["clients"][str(client)] for record in history for client in record["aggregated"])
     return {
         "train_loss": losses[-1] if losses else None,
         "bytes_up": ledger.up,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from efl.runs.records import upgraded
+from efl.runs.records import with_aliases
 from efl.wire.ledger import KINDS
 
 Record = Mapping[str, Any]
@@ -112,7 +112,7 @@ def participation(history: Sequence[Record], clients: int, local_steps: int) -> 
     for column, record in enumerate(history):
         for client, steps in record["clients"].items():
             share[int(client), column] = steps / local_steps
-            dropped[int(client), column] = steps > 0 and int(client) not in upgraded(record)["aggregated"]
+            dropped[int(client), column] = steps > 0 and int(client) not in with_aliases(record)["aggregated"]
     return Participation(share, dropped)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from efl.runs.comparison import Groups, Job, run_jobs
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
-from efl.runs.records import upgraded
+from efl.runs.records import with_aliases
 from efl.runs.setup import Setup
 from efl.track.text import bytes_text, change_lines, duration, number, percent
 
@@ -93,7 +93,7 @@ class _Totals:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        record = upgraded(record)
+        record = with_aliases(record)
         self.up += record["bytes_up"]
         self.down += record["bytes_down"]
         for kinds in record.get("bytes", {}).values():
@@ -186,7 +186,7 @@ class PlainProgress:
 
     def round(self, record: Record) -> None:
         """What happened in a round."""
-        record = upgraded(record)
+        record = with_aliases(record)
         self.totals.add(record)
         for line in change_lines(record):
             self.say(line)
@@ -195,7 +195,7 @@ class PlainProgress:
         if record.get("server_state_reset"):
             self.say("all replies rejected for several rounds: server state reset, model weights kept")
         if self.every_round or "accuracy" in record:
-            progress = f"round {record['round'] + 1:>4}/{self.rounds}"
+            progress = f"round {record['round'] + 1}/{self.rounds}"
             self.say(f"{progress}  {self.totals.state()}  {self.totals.bytes()}{self.totals.time()}")
 
     def end(self, summary: Record) -> None:
