@@ -109,11 +109,11 @@ class Run:
         reached = target is not None and bool(self.history) and (self.history[-1].get("accuracy") or 0.0) >= target
         return self.diverged is not None or reached or len(self.history) >= self.training.rounds
 
-    def _keep(self, played: RoundRecord, began: float) -> None:
+    def _keep(self, result: RoundRecord, began: float) -> None:
         """Evaluate and write down what a round came to."""
-        record, rounds = as_record(played, self.training.local_steps), played.round + 1
+        record, rounds = as_record(result, self.training.local_steps), result.round + 1
         if self.setup.evaluation.due(rounds):
-            record |= self.evaluator.evaluate(played.round)
+            record |= self.evaluator.evaluate(result.round)
         record = with_aliases(record | {"seconds": round(time.perf_counter() - began, 4)})
         self.history.append(record)
         if self._metrics is not None and self.directory is not None:
@@ -149,26 +149,26 @@ class Run:
         return self.coordinator.model.module_at(vector, self.coordinator.buffers)
 
 
-def as_record(played: RoundRecord, local_steps: int) -> Record:
+def as_record(result: RoundRecord, local_steps: int) -> Record:
     """A round as a line of metrics.jsonl has it."""
-    steps = played.steps
+    steps = result.steps
     record: dict[str, Any] = {
-        "round": played.round,
-        "eta": played.eta,
+        "round": result.round,
+        "eta": result.eta,
         "sampled": len(steps),
         "complete": sum(done >= local_steps for done in steps.values()),
         "partial": sum(0 < done < local_steps for done in steps.values()),
         "dropped": sum(done == 0 for done in steps.values()),
-        "train_loss": None if math.isnan(played.train_loss) else played.train_loss,
-        "bytes_up": sum(played.bytes["up"].values()),
-        "bytes_down": sum(played.bytes["down"].values()),
-        "bytes": {direction: dict(kinds) for direction, kinds in played.bytes.items()},
-        **({} if played.time is None else {"simulated_seconds": played.time}),
+        "train_loss": None if math.isnan(result.train_loss) else result.train_loss,
+        "bytes_up": sum(result.bytes["up"].values()),
+        "bytes_down": sum(result.bytes["down"].values()),
+        "bytes": {direction: dict(kinds) for direction, kinds in result.bytes.items()},
+        **({} if result.time is None else {"simulated_seconds": result.time}),
         "clients": {str(client): done for client, done in sorted(steps.items())},
-        "aggregated": sorted(played.aggregated),
+        "aggregated": sorted(result.aggregated),
     }
-    if played.changes:
-        record["membership"] = [asdict(change) for change in played.changes]
-    if played.server_state_reset:
+    if result.changes:
+        record["membership"] = [asdict(change) for change in result.changes]
+    if result.server_state_reset:
         record["server_state_reset"] = True
-    return record | ({"rejected": dict(played.rejected)} if played.rejected else {})
+    return record | ({"rejected": dict(result.rejected)} if result.rejected else {})

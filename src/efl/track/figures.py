@@ -18,7 +18,7 @@ from efl.wire.ledger import KINDS
 Record = Mapping[str, Any]
 Array = NDArray[np.float64]
 
-# Okabe and Ito's colours, told apart by nearly everyone; for more curves than these, some of Paul Tol's.
+# Okabe and Ito's colours, which nearly everyone can distinguish; for more curves than these, some of Paul Tol's.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442",
     "#332288", "#882255", "#999933", "#44AA99", "#CC6677", "#AA4499", "#117733", "#777777",

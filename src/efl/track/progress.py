@@ -1,4 +1,4 @@
-"""Progress: a live bar on a terminal, plain lines elsewhere."""
+"""Progress: a live bar on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from efl.track.text import bytes_text, change_lines, duration, number, percent
 
 @contextmanager
 def run_progress(console: Console, *, quiet: bool = False) -> Iterator[list[Observer]]:
-    """Show a run while it lasts: a bar on a terminal, lines elsewhere, nothing if ``quiet``.
+    """Show a run while it lasts: a bar on a terminal, lines otherwise, nothing if ``quiet``.
 
     Args:
         console: Where to.

@@ -1,4 +1,4 @@
-"""Trackers people already have open: TensorBoard, MLflow and Weights & Biases, told the figures of every round.
+"""Trackers people already have open: TensorBoard, MLflow and Weights & Biases, given the figures of every round.
 
 A tracker is an observer of a run. Where it sends things is the tracker's own business (MLFLOW_TRACKING_URI, WANDB_MODE
 and so on). A run that is resumed goes on under the name it had there, which the run directory keeps; and a tracker that
@@ -62,7 +62,7 @@ class Forgiven:
         self._tell(lambda: self.tracker.start(setup, history))
 
     def round(self, record: Record) -> None:
-        """A round was played."""
+        """A round is over."""
         self._tell(lambda: self.tracker.round(record))
 
     def end(self, summary: Record) -> None:
@@ -76,7 +76,7 @@ class Forgiven:
             tell()
         except Exception as error:  # days of training are not given up for a server that does not answer
             self.lost = True
-            log.warning("%s failed and is told nothing more: %s", self.name, first_line(error))
+            log.warning("%s failed and is given nothing more: %s", self.name, first_line(error))
 
 
 def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -123,7 +123,7 @@ class TensorBoard:
         self.directory, self.writing_to = directory / "tensorboard", SummaryWriter
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
-        """All rounds so far are told again, in place of whatever part of them was written before."""
+        """All rounds so far are written again, in place of whatever part of them was written before."""
         self.writer = self.writing_to(str(self.directory), purge_step=0 if history else None)
         text = "".join(f"| {name} | {value} |\n" for name, value in settings(setup).items())
         self.writer.add_text("experiment", f"| key | value |\n|---|---|\n{text}")
@@ -152,15 +152,15 @@ class MLflow:
         self.directory, self.client = directory, MlflowClient()
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
-        """Rounds that it has already are not told again."""
+        """Rounds that it has already are not sent again."""
         self.run = known_as(self.directory, "mlflow", self._new_run)
         if history:
             self.client.update_run(self.run, "RUNNING")
         else:
             for name, value in settings(setup).items():
                 self.client.log_param(self.run, name, value)
-        told = self.client.get_metric_history(self.run, "seconds")
-        self.told = max((metric.step for metric in told), default=0)
+        known = self.client.get_metric_history(self.run, "seconds")
+        self.known = max((metric.step for metric in known), default=0)
         for record in history:
             self.round(record)
 
@@ -175,7 +175,7 @@ class MLflow:
         from mlflow.entities import Metric
 
         step = record["round"] + 1
-        if step > self.told:
+        if step > self.known:
             time = int(1000 * record["seconds"])
             self.client.log_batch(self.run, [Metric(name, value, time, step) for name, value in figures(record)])
 
@@ -196,7 +196,7 @@ class WeightsAndBiases:
         self.directory, self.library = directory, wandb
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
-        """Rounds that it has already are not told again."""
+        """Rounds that it has already are not sent again."""
         self.run = self.library.init(
             project=os.environ.get("WANDB_PROJECT", "elastic-fl"),
             id=known_as(self.directory, "wandb", lambda: token_hex(4)),
