@@ -95,7 +95,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, monkeypatch, caplo
     with caplog.at_level(logging.WARNING, "efl"):
         result = efl.run(experiment(mlflow=True), tmp_path / "run")
     assert result.summary["rounds"] == ROUNDS
-    assert caplog.messages == ["mlflow failed and is told nothing more: the server does not answer"]
+    assert caplog.messages == ["mlflow failed and is given nothing more: the server does not answer"]
 
 
 def test_only_those_asked_for(tmp_path):

@@ -103,7 +103,7 @@ def settings(setup: Setup) -> dict[str, Any]:
     return flat
 
 
-def known_as(directory: Path, tracker: str, make: Callable[[], str]) -> str:
+def tracker_run_id(directory: Path, tracker: str, make: Callable[[], str]) -> str:
     """A tracker's own name of the run in this directory, made when it is first needed."""
     path = directory / "trackers.json"
     names: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
@@ -153,7 +153,7 @@ class MLflow:
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Rounds that it has already are not sent again."""
-        self.run = known_as(self.directory, "mlflow", self._new_run)
+        self.run = tracker_run_id(self.directory, "mlflow", self._new_run)
         if history:
             self.client.update_run(self.run, "RUNNING")
         else:
@@ -199,7 +199,7 @@ class WeightsAndBiases:
         """Rounds that it has already are not sent again."""
         self.run = self.library.init(
             project=os.environ.get("WANDB_PROJECT", "elastic-fl"),
-            id=known_as(self.directory, "wandb", lambda: token_hex(4)),
+            id=tracker_run_id(self.directory, "wandb", lambda: token_hex(4)),
             name=self.directory.name,
             resume="allow",
             config=settings(setup),
