@@ -30,11 +30,24 @@ def train(
     plugins: Sequence[str | os.PathLike[str]] = (),
     **training: Any,
 ) -> Result:
-    """Train a model on a federation.
+    """Train a model on a federation of simulated clients.
 
-    Names or objects: a data set's name or a `Federation`, a network's name or any `nn.Module`, an algorithm's name
-    or an instance with its hyper-parameters. ``training`` takes the keys of an experiment's [training] section. With
-    ``out``, the run leaves its files there and can be resumed.
+    Args:
+        federation: A `Federation`, or the name of a data set, dealt out to 50 clients; see `efl.load` for other ways.
+        model: Any ``nn.Module``, or a network's name; ``auto`` is what suits the data set.
+        algorithm: An algorithm with its hyper-parameters, or a name.
+        fleet: How clients are irregular; by default they are not.
+        out: A new directory for the run's files, from which it can be resumed; by default there are none.
+        observers: Called at the run's start, after every round and at its end.
+        plugins: Python files to import first, whose `efl.register` calls make names known.
+        **training: Keys of an experiment's [training] section, such as ``rounds``, ``cohort``, ``learning_rate``.
+
+    Returns:
+        The summary, a record per round, the trained module and the directory. Under torchrun rank 0 has them; on the
+        other ranks ``summary`` and ``history`` are empty.
+
+    Raises:
+        UserError: If something named does not exist or does not fit; before anything is trained or written.
 
     >>> result = train("digits", algorithm="fedavg", rounds=2, cohort=5)
     >>> result.summary["rounds"], result.summary["diverged"]
@@ -70,7 +83,26 @@ def run(
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
 ) -> Result:
-    """Run an experiment, leaving its files in ``out``; the user's own objects take the place of what it names."""
+    """Run an experiment.
+
+    Args:
+        experiment: What to run; see `efl.load_experiment`.
+        out: A new directory for the run's files; by default there are none.
+        observers: Called at the run's start, after every round and at its end.
+        federation: Takes the place of the data that the experiment names.
+        module: Takes the place of its network.
+        algorithm: Takes the place of its algorithm and transformations.
+        fleet: Takes the place of its fleet.
+
+    Returns:
+        The summary, a record per round, the trained module and the directory, as `train` does.
+
+    Raises:
+        UserError: If something named does not exist or does not fit, or ``out`` already holds something.
+
+    >>> run(Experiment().with_values(training={"rounds": 1})).summary["algorithm"]
+    'efl'
+    """
     setup = build(experiment, federation, module, algorithm, fleet)
     if rank() != LEADER:
         return _served(setup)
@@ -89,10 +121,28 @@ def resume(
     fleet: Fleet | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
 ) -> Result:
-    """Go on with a run that was stopped, at any moment, by whatever means.
+    """Resume a run that was stopped, at any moment, by whatever means; the result is that of a run never stopped.
 
-    The result is that of a run never stopped. Objects of the user's own that the run was started with must be passed
-    again.
+    Args:
+        directory: The run directory.
+        observers: Called at the start with the rounds so far, after every further round and at the end.
+        federation: The federation the run was started with, if that was an object.
+        model: The same for the module.
+        algorithm: The same for the algorithm.
+        fleet: The same for the fleet.
+        plugins: Python files to import in place of those that the run recorded, if they have moved.
+
+    Returns:
+        What the run would have returned.
+
+    Raises:
+        UserError: If the directory holds no run, is damaged or in use, or an object is missing or another one.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first = train(rounds=1, out=f"{folder}/run")
+    ...     resume(f"{folder}/run").summary["model_sha256"] == first.summary["model_sha256"]
+    True
     """
     where = RunDirectory.open(directory)
     experiment = where.experiment()

@@ -125,10 +125,21 @@ LISTS = {
 
 
 class Experiment(Section):
-    """One experiment, complete.
+    """One experiment, complete; docs/experiments.md explains every key.
 
-    ``algorithm``, ``transform`` and ``fleet`` are checked by the classes they describe. ``plugins`` are Python files to
-    import first, so that the names they register can be used.
+    Read one with `load_experiment`, change it with `with_values`, run it with `efl.run`.
+
+    Args:
+        plugins: Python files to import first, so that the names they register can be used.
+        federation: Whose data.
+        model: What is trained.
+        training: For how long, with how many clients, and how.
+        algorithm: Its name and hyper-parameters, checked by its class.
+        transform: What acts on every update, in order; each checked by its class.
+        fleet: How clients are irregular, checked by `Fleet`.
+        engine: How it is computed.
+        track: What is kept, and which trackers get the figures.
+        network: How clients on other machines are dealt with.
 
     >>> Experiment().training.rounds
     100

@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_split():
 @pytest.mark.parametrize(
     ("partition", "clients", "message"),
     [
-        ("classes:11", 20, "more classes a client than there are"),
+        ("classes:11", 20, "more classes per client than there are"),
         ("classes:0", 20, "M ≥ 1"),
         ("classes:two", 20, "M ≥ 1"),
         ("classes:1", 4, "cannot hold 10 classes"),

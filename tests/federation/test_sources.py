@@ -117,7 +117,7 @@ def test_as_many_roles_as_clients_and_no_more_than_there_are(tmp_path):
     assert torch.equal(first.x, second.x)
     with pytest.raises(UserError, match="3 roles with two windows"):
         load("shakespeare", clients=4, data_dir=tmp_path)
-    with pytest.raises(UserError, match="needs one label a sample"):
+    with pytest.raises(UserError, match="needs one label per sample"):
         load("shakespeare", clients=2, partition="classes:2", data_dir=tmp_path)
 
 

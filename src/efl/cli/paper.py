@@ -115,7 +115,7 @@ def _figure(name: str, what: str) -> None:
 
 _figure("figure1", "Accuracy over rounds, clients alike and unlike: FedProx, SCAFFOLD, APFL and EFL.")
 _figure("figure2", "What the elastic term brings: no elasticity against the best one.")
-_figure("figure3", "Few clients a round: EFL against FedAvg.")
+_figure("figure3", "Few clients per round: EFL against FedAvg.")
 
 
 def _named(datasets: str | None, known: Sequence[str]) -> Sequence[str]:

@@ -12,14 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.errors import UserError, first_line
+from efl.errors import UserError
+from efl.federation import checks
 from efl.federation.partition import Indices, partition_samples, split_train_test
 from efl.federation.preprocessing import Inputs, as_tokens, fetched, inputs_for, selected, source_of
 from efl.native.bindings import Source
 from efl.rng import Purpose, stream
 from efl.storage import checksum
-
-MOST_CLASSES = 10**7  # a label beyond that is no class but an identifier
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,9 +26,9 @@ class Federation:
     """Clients and their data.
 
     ``x`` and ``y`` hold every sample once; client ``k`` trains on samples ``train[k]``, is tested on ``test[k]``.
-    ``y`` has one label a sample, or for sequences one a position. ``inputs`` makes of a batch of ``x`` what a network
-    takes; by default bytes become floats in [0, 1], other whole numbers are tokens. ``vocabulary`` is how many tokens
-    there are, where samples are text.
+    ``y`` has one label per sample, or for sequences one per position. ``inputs`` turns a batch of ``x`` into what a
+    network takes; by default bytes become floats in [0, 1], other whole numbers are tokens. ``vocabulary`` is how many
+    tokens there are, where samples are text.
 
     Build one with :meth:`from_tensors`, :meth:`from_clients`, :meth:`from_dataset`, :meth:`from_hugging_face` or
     ``efl.load``.
@@ -53,23 +52,16 @@ class Federation:
     def __post_init__(self) -> None:
         if self.x.dtype == torch.float64:
             object.__setattr__(self, "x", self.x.float())
-        _check_samples(self.x, self.y, self.classes)
+        checks.check_samples(self.x, self.y, self.classes)
         if self.vocabulary is not None:
-            _check_tokens(self.x, self.vocabulary)
+            checks.check_tokens(self.x, self.vocabulary)
         if not self.train:
             raise UserError("the federation has no clients")
         usual = inputs_for(self.x.dtype) if self.vocabulary is None else as_tokens
         object.__setattr__(self, "inputs", self.inputs or usual)
         object.__setattr__(self, "train", [np.asarray(indices, dtype=np.int64) for indices in self.train])
         object.__setattr__(self, "test", [np.asarray(indices, dtype=np.int64) for indices in self.test])
-        for client, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
-            if len(train) == 0 or len(test) == 0:
-                raise UserError(
-                    f"client {client} has {len(train)} training and {len(test)} test samples; "
-                    "every client needs at least one of each: use fewer clients or another partition"
-                )
-            if min(train.min(), test.min()) < 0 or max(train.max(), test.max()) >= len(self.x):
-                raise UserError(f"client {client} has sample indices outside 0 … {len(self.x) - 1}")
+        checks.check_indices(self.train, self.test, len(self.x))
 
     def __repr__(self) -> str:
         trained, tested = int(self.sizes.sum()), sum(len(indices) for indices in self.test)
@@ -92,13 +84,33 @@ class Federation:
         inputs: Inputs | None = None,
         vocabulary: int | None = None,
     ) -> Federation:
-        """Deal the samples ``x`` with labels ``y`` out to ``clients`` as ``partition`` says.
+        """Deal samples out to clients.
 
-        ``owners`` names the client of every sample (a number or a name); with them the partition is ``natural`` and
-        there are as many clients as owners, unless you say otherwise. Without them it is ``iid``.
+        Args:
+            x: Samples, (samples, …).
+            y: Labels, 0 … classes-1: one per sample, or for sequences one per position.
+            clients: How many; by default as many as there are owners.
+            partition: ``iid``, ``classes:M``, ``groups:M``, ``dirichlet:A`` or ``natural``; ``auto`` is ``natural``
+                with owners, ``iid`` without.
+            test_fraction: The part of every client's samples that is held out to test on.
+            seed: Of the partition.
+            owners: The client of every sample, a number or a name.
+            classes: How many; by default one more than the largest label.
+            name: What the federation is called in summaries.
+            inputs: Turns a batch of ``x`` into what a network takes.
+            vocabulary: How many tokens there are, if samples are text.
+
+        Returns:
+            The federation.
+
+        Raises:
+            UserError: If samples, labels and owners do not fit each other, or the partition is impossible.
+
+        >>> Federation.from_tensors(torch.randn(80, 4), torch.arange(80) % 2, clients=4, partition="iid").classes
+        2
         """
-        x, y = _tensor(x, "samples"), _tensor(y, "labels")
-        labels = _labels(x, y)
+        x, y = checks.as_tensor(x, "samples"), checks.as_tensor(y, "labels")
+        labels = checks.labels_to_deal_by(x, y)
         owner_numbers = None if owners is None else np.unique(np.asarray(owners), return_inverse=True)[1].reshape(-1)
         if owner_numbers is not None and len(owner_numbers) != len(x):
             raise UserError(f"{len(x)} samples but {len(owner_numbers)} owners")
@@ -109,7 +121,7 @@ class Federation:
                 raise UserError("say how many clients there are to be, or give the owner of every sample")
             clients = int(owner_numbers.max()) + 1
         if y.dim() > 1 and partition not in ("iid", "natural"):
-            raise UserError(f"partition {partition!r} needs one label a sample; sequences are dealt iid or natural")
+            raise UserError(f"partition {partition!r} needs one label per sample; sequences are dealt iid or natural")
         rng = stream(seed, Purpose.PARTITION)
         parts = partition_samples(labels, clients, partition, rng, owner_numbers)
         train, test = split_train_test(labels, parts, test_fraction, rng)
@@ -119,28 +131,50 @@ class Federation:
     def from_clients(
         cls, data: Sequence[tuple[Tensor, Tensor]], *, test_fraction: float = 0.2, seed: int = 0, name: str = "custom"
     ) -> Federation:
-        """One ``(x, y)`` pair per client, each split into training and test data."""
+        """Each client's own samples.
+
+        Args:
+            data: One ``(x, y)`` pair per client.
+            test_fraction: The part of each that is held out to test on.
+            seed: Of the split.
+            name: What the federation is called in summaries.
+
+        Returns:
+            The federation.
+
+        Raises:
+            UserError: If there are no clients, or their samples differ in shape or type.
+
+        >>> len(Federation.from_clients([(torch.randn(10, 4), torch.arange(10) % 2) for _ in range(3)]))
+        3
+        """
         if not data:
             raise UserError("the federation has no clients")
-        data = [(_tensor(x, "samples"), _tensor(y, "labels")) for x, y in data]
-        like = data[0][0]
-        for client, (x, y) in enumerate(data):
-            if len(x) == 0 or len(x) != len(y):
-                raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels")
-            if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
-                raise UserError(
-                    f"client {client} has samples {tuple(x.shape[1:])} of {x.dtype}, "
-                    f"client 0 {tuple(like.shape[1:])} of {like.dtype}; bring them to one shape and type first"
-                )
+        data = [(checks.as_tensor(x, "samples"), checks.as_tensor(y, "labels")) for x, y in data]
+        checks.check_alike(data)
         owners = np.repeat(np.arange(len(data)), [len(y) for _, y in data])
         x, y = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
         return cls.from_tensors(x, y, owners=owners, test_fraction=test_fraction, seed=seed, name=name)
 
     @classmethod
     def from_dataset(cls, dataset: Any, clients: int | None = None, partition: str = "auto", **more: Any) -> Federation:
-        """Any ``torch.utils.data.Dataset`` of ``(x, y)`` pairs; ``more`` as for :meth:`from_tensors`.
+        """Deal out any ``torch.utils.data.Dataset``; its items are read once and kept as tensors, PIL images as bytes.
 
-        The items are read once and kept as tensors, images from PIL as bytes.
+        Args:
+            dataset: Of ``(x, y)`` pairs.
+            clients: How many.
+            partition: As for :meth:`from_tensors`.
+            **more: As for :meth:`from_tensors`.
+
+        Returns:
+            The federation.
+
+        Raises:
+            UserError: If the items are no pairs of numbers, or cannot be dealt out like that.
+
+        >>> pairs = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.arange(40) % 2)
+        >>> len(Federation.from_dataset(pairs, clients=4))
+        4
         """
         from efl.federation.adapters import samples_of
 
@@ -159,10 +193,26 @@ class Federation:
         owner: str | None = None,
         **more: Any,
     ) -> Federation:
-        """One split of a Hugging Face dataset; ``sample``, ``label`` and ``owner`` name its columns.
+        """Deal out one split of a Hugging Face dataset.
 
-        By default the first image or numeric list is the sample and the first class label the label. ``partition`` may
-        also be a partitioner of ``flwr_datasets``. ``more`` as for :meth:`from_tensors`.
+        Args:
+            dataset: The split.
+            clients: How many.
+            partition: As for :meth:`from_tensors`, or a partitioner of ``flwr_datasets``.
+            sample: The column of samples; by default the first image or numeric list.
+            label: The column of labels; by default the first class label.
+            owner: The column of owners, if there is one.
+            **more: As for :meth:`from_tensors`.
+
+        Returns:
+            The federation.
+
+        Raises:
+            UserError: If there are no such columns, or the samples cannot be dealt out like that.
+
+        Example::
+
+            Federation.from_hugging_face(load_dataset("ylecun/mnist", split="train"), clients=100)
         """
         from efl.federation.adapters import columns_of, dealt_by
 
@@ -172,9 +222,14 @@ class Federation:
         return cls.from_tensors(x, y, clients, partition, owners=owners, **more)
 
     def for_tuning(self, fraction: float = 0.2, seed: int = 0) -> Federation:
-        """The same clients with their test data put away: a part of what they train on is held out in its stead.
+        """The same clients without their test data: a part of their training data is held out to test on instead.
 
-        Who trains on a single sample has it in both places.
+        Args:
+            fraction: How large a part; a client with a single sample has it in both places.
+            seed: Of the split.
+
+        Returns:
+            The federation to tune on.
 
         >>> f = Federation.from_tensors(torch.randn(80, 4), torch.arange(80) % 2, clients=4, partition="iid")
         >>> int(f.for_tuning(0.25).sizes.sum())
@@ -243,47 +298,3 @@ class Federation:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.x.shape[1:])
-
-
-def _labels(x: Tensor, y: Tensor) -> Indices:
-    """One label a sample to deal and split by, checked; sequences have none, so they count as all of one kind."""
-    if len(x) != len(y):
-        raise UserError(f"{len(x)} samples but {len(y)} labels")
-    if len(y) == 0:
-        raise UserError("the data set has no samples")
-    if y.dim() not in (1, 2):
-        raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number a sample, or one a position")
-    if y.is_floating_point():
-        raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
-    if int(y.min()) < 0 or int(y.max()) >= MOST_CLASSES:
-        raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())} … {int(y.max())}")
-    if y.dim() == 2:
-        return np.zeros(len(y), dtype=np.int64)
-    return y.cpu().numpy().astype(np.int64)
-
-
-def _tensor(values: Any, what: str) -> Tensor:
-    """Whatever numbers the user has, as a tensor of a type that can be computed with."""
-    try:
-        tensor = torch.as_tensor(values)
-        unusual = tensor.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64)
-        return tensor.to(torch.int64) if unusual and what == "labels" else tensor
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"the {what} are no numbers ({first_line(error)})") from None
-
-
-def _check_tokens(x: Tensor, vocabulary: int) -> None:
-    if x.is_floating_point():
-        raise UserError("with a vocabulary samples must be whole numbers, the tokens")
-    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
-        raise UserError(f"tokens must lie in 0 … {vocabulary - 1}, found {int(x.min())} … {int(x.max())}")
-
-
-def _check_samples(x: Tensor, y: Tensor, classes: int) -> None:
-    if len(x) != len(y):
-        raise UserError(f"{len(x)} samples but {len(y)} labels")
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.dim() > 1 else int((~torch.isfinite(x)).sum())
-        raise UserError(f"the data have NaN or infinity in {bad} of {len(x)} samples; clean or drop them first")
-    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
-        raise UserError(f"labels must lie in 0 … {classes - 1}, found {int(y.min())} … {int(y.max())}")

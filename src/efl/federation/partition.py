@@ -111,11 +111,11 @@ def _class_counts(class_sizes: Counts, clients: int, per_client: int, rng: np.ra
     """Exactly ``per_client`` classes for every client; a class is shared by clients in proportion to its size."""
     present = np.flatnonzero(class_sizes)
     if per_client > len(present):
-        raise UserError(f"classes:{per_client} asks for more classes a client than there are ({len(present)})")
+        raise UserError(f"classes:{per_client} asks for more classes per client than there are ({len(present)})")
     if clients * per_client < len(present):
         raise UserError(
             f"{clients} clients of {per_client} classes cannot hold {len(present)} classes; "
-            f"use at least {-(-len(present) // per_client)} clients or more classes a client"
+            f"use at least {-(-len(present) // per_client)} clients or more classes per client"
         )
     holders = np.zeros_like(class_sizes)
     holders[present] = _holders(class_sizes[present], clients, per_client, rng)
@@ -159,7 +159,7 @@ def _holders(sizes: Counts, clients: int, per_client: int, rng: np.random.Genera
     if most.sum() < places or most.min() < 1:
         raise UserError(
             f"the samples are too few for {clients} clients of {per_client} classes: a client needs 2 of a class, "
-            "one to train and one to test; use fewer clients or fewer classes a client"
+            "one to train and one to test; use fewer clients or fewer classes per client"
         )
     low, high = 0.0, float(places)
     for _ in range(100):  # bisection for the share of a class that fills all places

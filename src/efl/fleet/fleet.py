@@ -34,30 +34,28 @@ HINTS = {
 class Fleet(Settings):
     """Which clients are slow, absent or unlucky, and which come and go; by default none is.
 
-    stragglers
-        The share of clients that, in a round, do fewer than E steps.
-    straggler_steps
-        How many steps they do: ``uniform`` in 0 … E−1, ``constant:S``, ``beta:A,B`` (a share of E) or a function of
-        a random generator and E.
-    inactive
-        y^k, the probability that a client does not answer at all in a round: one number, or one for each client; or
-        ``[[round, y], …]``, each from its round on; or a function of client and round.
-    selection
-        Who is asked: ``uniform``, with probability proportional to its ``share`` of the samples, or uniformly among
-        those who are ``available`` by the trace.
-    lost
-        The probability that a reply is lost on its way.
-    arrivals, departures
-        Who comes and goes when: ``[[round, who], …]``, or ``[[first, last, who], …]`` for each at a random round in
-        between. ``who`` is a number of clients (those with the highest numbers arrive; random ones depart) or a list.
-    on_departure
-        ``keep`` who departs in the objective, or ``drop`` it: shares are renormalised, the learning rate starts over.
-    abandon
-        Clients that are too often inactive leave the objective: above this inactivity, or when Corollary 1 says so,
-        given its constants. They are asked now and then, and taken back once they answer steadily.
-    trace, deadline
-        A file (or an example's name) that says when clients are available and how fast they are, and the seconds a
-        round may last. Both make rounds take simulated time.
+    Args:
+        stragglers: The share of sampled clients that do fewer than E steps in a round.
+        straggler_steps: How many steps they do: ``uniform`` in 0 … E−1, ``constant:S``, ``beta:A,B`` (a share of E) or
+            a function of a random generator and E.
+        inactive: y^k, the probability that a sampled client does not reply in a round: one number, or one per client;
+            or ``[[round, y], …]``, each from its round on; or a function of client and round.
+        selection: How cohorts are sampled: ``uniform``, with probability proportional to a client's ``share`` of the
+            samples, or uniformly among those that are ``available`` by the trace.
+        lost: The probability that a reply is lost on its way.
+        arrivals: Who comes when: ``[[round, who], …]``, or ``[[first, last, who], …]`` for each at a random round in
+            between. ``who`` is a number of clients (those with the highest numbers) or a list of them.
+        departures: The same for those who go; a number means random ones.
+        on_departure: ``keep`` who departs in the objective, or ``drop`` it: shares are renormalised, the learning rate
+            starts over.
+        abandon: Clients that are too often inactive leave the objective: above this inactivity, or when Corollary 1
+            says so, given its constants. They are sampled now and then, and taken back once they reply steadily.
+        trace: A file (or an example's name) that says when clients are available and how fast they are. Rounds then
+            take simulated time.
+        deadline: The seconds of that time a round may last.
+
+    Raises:
+        UserError: If a setting is out of range, or does not fit another.
 
     >>> Fleet().behave(seed=0, round_=0, clients=np.arange(3), local_steps=5).steps
     array([5, 5, 5])

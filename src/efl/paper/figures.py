@@ -70,7 +70,7 @@ def figure3(scale: ScaleName, datasets: Sequence[str] = ("sent140", "shakespeare
     """Few clients per round: EFL against FedAvg at several rates of participation."""
     cohorts = {"smoke": (2, 5), "small": (1, 2, 5), "full": (1, 2, 5, 10)}[scale]
     settings = [
-        setting(scale, name, f"{name}, {cohort} clients a round", training={"cohort": cohort, **GLOBAL_ONLY})
+        setting(scale, name, f"{name}, {cohort} clients per round", training={"cohort": cohort, **GLOBAL_ONLY})
         for name in datasets
         for cohort in cohorts
     ]

@@ -42,7 +42,7 @@ class Results:
         self.lines: dict[Cell, Record] = {}
         for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
             try:
-                record = json.loads(line)
+                record = json.loads(line.replace(" clients a round", " clients per round"))  # the first edition's words
                 record["curve"] = [with_aliases(point) for point in record["curve"]]
                 self.lines[Cell(**record["cell"])] = record
             except (ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
 """Table 1 by experiment: every method's formula for the rounds to ε, and the rounds EFL's recursion really needs.
 
-The formulas are orders of magnitude. So what is checked of EFL's is its shape: over ε and over the clients a round, the
-measured rounds must follow it up to one constant factor.
+The formulas are orders of magnitude. So what is checked of EFL's is its shape: over ε and over the clients per round,
+the measured rounds must follow it up to one constant factor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCALES = {"smoke": Scale(20, 1000), "small": Scale(40, 2000), "full": Scale(100,
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Rounds to each accuracy with S clients a round, measured and by EFL's formula."""
+    """Rounds to each accuracy with S clients per round, measured and by EFL's formula."""
 
     cohort: int
     accuracies: Array  # ε of F(w) − F*

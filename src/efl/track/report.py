@@ -145,7 +145,7 @@ def _plotly_stacks(stacks: Sequence[Stack]) -> Any:
             )  # fmt: skip
             shown.add(kind)
         figure.update_xaxes(title_text="round", row=1, col=column)
-        figure.update_yaxes(title_text="kB a round", row=1, col=column)
+        figure.update_yaxes(title_text="kB per round", row=1, col=column)
     figure.update_layout(
         template="plotly_white", height=360, barmode="stack", bargap=0, legend={"orientation": "h", "y": -0.2}
     )

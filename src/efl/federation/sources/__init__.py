@@ -44,8 +44,21 @@ def load(
 ) -> Federation:
     """A named data set, dealt out to clients.
 
-    ``data_dir`` is where prepared data sets, or their publishers' files, lie; by default what the environment variable
-    EFL_DATA says, or the user's cache.
+    Args:
+        dataset: A name, such as ``digits`` or ``synthetic:1,1``; `efl data list` shows them all. Or an import path,
+            ``package.module:function``.
+        clients: How many.
+        partition: ``iid``, ``classes:M``, ``groups:M``, ``dirichlet:A`` or ``natural``; ``auto`` suits the data set.
+        test_fraction: The part of every client's samples that is held out to test on.
+        seed: Of the partition, and of data that are made on the spot.
+        data_dir: Where prepared data sets, or their publishers' files, lie; by default what the environment variable
+            EFL_DATA says, or the user's cache.
+
+    Returns:
+        The federation.
+
+    Raises:
+        UserError: If there is no such data set here, or it cannot be dealt out like that.
 
     >>> load("digits", clients=50, partition="classes:2").name
     'digits'

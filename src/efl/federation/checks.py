@@ -1,0 +1,86 @@
+"""Whether samples, labels and their owners can make a federation; what is wrong with them is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from efl.errors import UserError, first_line
+from efl.federation.partition import Indices
+
+MOST_CLASSES = 10**7  # a label beyond that is no class but an identifier
+
+
+def labels_to_deal_by(x: Tensor, y: Tensor) -> Indices:
+    """One label per sample to deal and split by, checked; sequences have none, so they count as all of one kind."""
+    if len(x) != len(y):
+        raise UserError(f"{len(x)} samples but {len(y)} labels")
+    if len(y) == 0:
+        raise UserError("the data set has no samples")
+    if y.dim() not in (1, 2):
+        raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number per sample, or one per position")
+    if y.is_floating_point():
+        raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
+    if int(y.min()) < 0 or int(y.max()) >= MOST_CLASSES:
+        raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())} … {int(y.max())}")
+    if y.dim() == 2:
+        return np.zeros(len(y), dtype=np.int64)
+    return y.cpu().numpy().astype(np.int64)
+
+
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Whatever numbers the user has, as a tensor of a type that can be computed with."""
+    try:
+        tensor = torch.as_tensor(values)
+        unusual = tensor.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64)
+        return tensor.to(torch.int64) if unusual and what == "labels" else tensor
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"the {what} are no numbers ({first_line(error)})") from None
+
+
+def check_tokens(x: Tensor, vocabulary: int) -> None:
+    """Raise `UserError` unless samples are tokens of the vocabulary."""
+    if x.is_floating_point():
+        raise UserError("with a vocabulary samples must be whole numbers, the tokens")
+    if x.numel() and not 0 <= int(x.min()) <= int(x.max()) < vocabulary:
+        raise UserError(f"tokens must lie in 0 … {vocabulary - 1}, found {int(x.min())} … {int(x.max())}")
+
+
+def check_samples(x: Tensor, y: Tensor, classes: int) -> None:
+    """Raise `UserError` unless samples are finite and labels are classes."""
+    if len(x) != len(y):
+        raise UserError(f"{len(x)} samples but {len(y)} labels")
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.dim() > 1 else int((~torch.isfinite(x)).sum())
+        raise UserError(f"the data have NaN or infinity in {bad} of {len(x)} samples; clean or drop them first")
+    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
+        raise UserError(f"labels must lie in 0 … {classes - 1}, found {int(y.min())} … {int(y.max())}")
+
+
+def check_indices(train: Sequence[Indices], test: Sequence[Indices], samples: int) -> None:
+    """Raise `UserError` unless every client has something to train and to test on, of the samples there are."""
+    for client, (mine, held_out) in enumerate(zip(train, test, strict=True)):
+        if len(mine) == 0 or len(held_out) == 0:
+            raise UserError(
+                f"client {client} has {len(mine)} training and {len(held_out)} test samples; "
+                "every client needs at least one of each: use fewer clients or another partition"
+            )
+        if min(mine.min(), held_out.min()) < 0 or max(mine.max(), held_out.max()) >= samples:
+            raise UserError(f"client {client} has sample indices outside 0 … {samples - 1}")
+
+
+def check_alike(data: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Raise `UserError` unless all clients have samples, of one shape and type."""
+    like = data[0][0]
+    for client, (x, y) in enumerate(data):
+        if len(x) == 0 or len(x) != len(y):
+            raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels")
+        if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
+            raise UserError(
+                f"client {client} has samples {tuple(x.shape[1:])} of {x.dtype}, "
+                f"client 0 {tuple(like.shape[1:])} of {like.dtype}; bring them to one shape and type first"
+            )
