@@ -168,7 +168,7 @@ def test_an_experiment_is_valid(block):
     experiment = parse(tomllib.loads(block.text))
     tables = [transform.model_dump() for transform in experiment.transform]
     if not experiment.plugins:  # names that a plug-in registers are used where the page is run
-        create(experiment.algorithm_name, experiment.algorithm_settings, tables)
+        create(experiment.algorithm_name, experiment.algorithm_settings, tables, experiment.codec)
     make(Fleet, experiment.fleet, "fleet")
 
 

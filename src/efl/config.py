@@ -136,6 +136,7 @@ class Experiment(Section):
         training: For how long, with how many clients, and how.
         algorithm: Its name and hyper-parameters, checked by its class.
         transform: What acts on every update, in order; each checked by its class.
+        codec: How updates travel, if not in the algorithm's own way.
         fleet: How clients are irregular, checked by `Fleet`.
         engine: How it is computed.
         track: What is kept, and which trackers get the figures.
@@ -151,6 +152,7 @@ class Experiment(Section):
     training: TrainingSection = TrainingSection()
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "efl"})
     transform: tuple[Transformation, ...] = ()
+    codec: dict[str, Any] = Field(default_factory=dict)
     fleet: dict[str, Any] = Field(default_factory=dict)
     engine: EngineSection = EngineSection()
     track: TrackSection = TrackSection()

@@ -30,6 +30,7 @@ Thing = TypeVar("Thing")
 REGISTRIES = {
     "algorithm": "efl.algorithms.registry:ALGORITHMS",
     "transform": "efl.algorithms.transform:TRANSFORMS",
+    "codec": "efl.algorithms.compression.codec:CODECS",
     "dataset": "efl.federation.sources.registry:SOURCES",
     "model": "efl.models.registry:NETWORKS",
     "tracker": "efl.track.trackers:TRACKERS",
@@ -183,8 +184,7 @@ def register(name: str, thing: Any = None, *, kind: str | None = None) -> Any:
         name: The name; letters, digits, ``-`` and ``_``.
         thing: What it stands for. Left out, the call is a decorator.
         kind: ``algorithm``, ``model``, ``dataset``, …; by default what the thing is: a subclass of `Algorithm`, a
-            subclass of ``nn.Module`` or a function annotated to return one, a function annotated to return a
-            `Federation`, and so on.
+            function annotated to return an ``nn.Module`` or a `Federation`, and so on.
 
     Returns:
         The thing itself, or the decorator.

@@ -34,7 +34,7 @@ from efl import (
     chain,
     train,
 )
-from efl.algorithms import create, transform_tables
+from efl.algorithms import codec_table, create, transform_tables
 
 TWO = Quadratics([[1.0, 2.0], [2.0, 1.0]], [[8.0, 4.0], [0.0, 16.0]])
 UNRELIABLE = Fleet(stragglers=0.3, inactive=0.1, lost=0.1)
@@ -182,6 +182,20 @@ def test_error_feedback_takes_back_what_was_lost_whatever_the_codec():
     assert sim.sent[0]["update"] == [3.5 + 3.5, 4.75 + 3.0]
 
 
+def test_a_codec_is_described_by_a_table_and_resumed_from_it(digits, tmp_path):
+    algorithm = chain(FedAvg(), codec=ErrorFeedback(SparseTernary(up=0.1, down=0.2), resend=False))
+    inner = {"name": "sparse_ternary", "up": 0.1, "down": 0.2, "scope": "whole"}
+    table = {"name": "error_feedback", "codec": inner, "resend": False, "server_applies": "broadcast"}
+    assert codec_table(algorithm) == table
+    assert create("fedavg", codec=table).codec == algorithm.codec
+    assert codec_table(FedAvg()) == {}
+    settings = {"rounds": 20, "cohort": 5, "evaluate_own_every": "never"}
+    whole = train("digits", "linear", algorithm, UNRELIABLE, **settings).summary
+    with pytest.raises(KeyboardInterrupt):
+        train("digits", "linear", algorithm, UNRELIABLE, out=tmp_path / "run", observers=[StopAt(12)], **settings)
+    assert efl.resume(tmp_path / "run").summary["model_sha256"] == whole["model_sha256"]
+
+
 def test_a_chain_is_described_by_tables_and_resumed_from_them(digits, tmp_path):
     algorithm = chain(EFL(density_up=0.1, density_down=0.1), ClipByNorm(3.0), ServerMomentum(0.5, 0.5))
     tables = transform_tables(algorithm)
@@ -204,6 +218,9 @@ def test_a_chain_is_described_by_tables_and_resumed_from_them(digits, tmp_path):
         (lambda: create("fedavg", {}, [{"norm": 1}]), "needs a name"),
         (lambda: create("fedavg", {}, [{"name": "clip_by_norm", "nrom": 1}]), "did you mean transform.norm"),
         (lambda: create("fedavg", {}, [{"name": "clip_by_nrom"}]), "did you mean 'clip_by_norm'"),
+        (lambda: create("fedavg", codec={"up": 0.1}), "needs a name"),
+        (lambda: create("fedavg", codec={"name": "sparse_ternary", "up": 0}), "codec.up"),
+        (lambda: create("fedavg", codec={"name": "sparse_ternry"}), "did you mean 'sparse_ternary'"),
     ],
 )
 def test_what_cannot_be_chained_is_refused_in_one_line(make, message):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from efl.algorithms import Algorithm, create, find, name_of, transform_tables
+from efl.algorithms import Algorithm, codec_table, create, find, name_of, transform_tables
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment, Transformation
@@ -209,7 +209,7 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     for file in experiment.plugins:
         load_plugin(file)
     transforms = [one.model_dump() for one in experiment.transform]
-    return create(experiment.algorithm_name, experiment.algorithm_settings, transforms)
+    return create(experiment.algorithm_name, experiment.algorithm_settings, transforms, experiment.codec)
 
 
 def resolved(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:
@@ -217,7 +217,8 @@ def resolved(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Expe
     schedule(experiment.training.schedule, experiment.training.decay, experiment.training.local_steps)
     named = {"name": _name(experiment, algorithm), **_settings(algorithm)}
     transforms = tuple(Transformation(**table) for table in transform_tables(algorithm))
-    return experiment.model_copy(update={"algorithm": named, "transform": transforms, "fleet": _settings(fleet)})
+    described = {"algorithm": named, "transform": transforms, "codec": codec_table(algorithm)}
+    return experiment.model_copy(update={**described, "fleet": _settings(fleet)})
 
 
 def device_named(name: str) -> torch.device:

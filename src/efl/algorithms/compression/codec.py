@@ -14,6 +14,7 @@ from torch import Tensor
 
 from efl.algorithms.components.reduction import Aggregate
 from efl.algorithms.state import Part, RoundSettings, ServerState
+from efl.plugins import Registry
 from efl.settings import Settings
 from efl.training.local_work import LocalWork
 from efl.wire import Dense, Payload
@@ -70,6 +71,14 @@ class Codec(Settings):
         return [Dense(model) for model in models.numpy()]
 
 
+CODECS: Registry[type[Codec]] = Registry(
+    "codec",
+    lambda thing: thing if isinstance(thing, type) and issubclass(thing, Codec) else None,
+    built_in="efl.algorithms.compression",
+)
+
+
+@CODECS.register("uncompressed")
 class Uncompressed(Codec):
     """Whole models both ways, as ``float32`` or rounded to ``bfloat16``."""
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.components.reduction import Aggregate
-from efl.algorithms.compression.codec import Codec, Direction, OnSent
+from efl.algorithms.compression.codec import CODECS, Codec, Direction, OnSent
+from efl.algorithms.compression.ternary import SparseTernary
 from efl.algorithms.state import UPDATE, Part, RoundSettings, ServerState
 from efl.training.local_work import LocalWork
 from efl.wire import Payload
@@ -24,6 +25,7 @@ RESIDUAL = "residual"
 UNCOMPRESSED_MODEL = "own"
 
 
+@CODECS.register("error_feedback")
 class ErrorFeedback(Codec):
     """Residuals on both sides of another codec.
 
@@ -34,7 +36,7 @@ class ErrorFeedback(Codec):
             paper, the uncompressed ``aggregate``, residual included.
     """
 
-    codec: Codec
+    codec: Codec = SparseTernary()
     resend: bool = True
     server_applies: Literal["broadcast", "aggregate"] = "broadcast"
 

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from efl.algorithms.compression.codec import Codec, Direction
+from efl.algorithms.compression.codec import CODECS, Codec, Direction
 from efl.algorithms.state import Part, RoundSettings
 from efl.wire import Layout, Payload, Quantised
 
 
+@CODECS.register("eight_bit")
 class EightBit(Codec):
     """A byte per parameter up, whole models down."""
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from efl.algorithms.components.reduction import Aggregate
-from efl.algorithms.compression.codec import Codec, Direction
+from efl.algorithms.compression.codec import CODECS, Codec, Direction
 from efl.algorithms.state import Part, RoundSettings, ServerState
 from efl.settings import Positive
 from efl.wire import Payload, Signs
 
 
+@CODECS.register("majority_vote")
 class MajorityVote(Codec):
     """Signs of gradients up, a step of ``step``·η against their majority down.
 

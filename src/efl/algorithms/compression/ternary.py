@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.algorithms.compression.codec import Codec, Direction
+from efl.algorithms.compression.codec import CODECS, Codec, Direction
 from efl.algorithms.state import Part, RoundSettings
 from efl.settings import Density
 from efl.wire import Dense, Layout, Payload, Ternary
@@ -75,6 +75,7 @@ def _partitioned(magnitude: Vector, count: int) -> Positions:
     return chosen
 
 
+@CODECS.register("sparse_ternary")
 class SparseTernary(Codec):
     """ST in each direction; density 1 sends whole models.
 
