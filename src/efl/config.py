@@ -133,13 +133,12 @@ class Experiment(Section):
         plugins: Python files to import first, so that the names they register can be used.
         federation: Whose data.
         model: What is trained.
-        training: For how long, with how many clients, and how.
+        training: How long and how.
         algorithm: Its name and hyper-parameters, checked by its class.
         transform: What acts on every update, in order; each checked by its class.
         codec: How updates travel, if not in the algorithm's own way.
         fleet: How clients are irregular, checked by `Fleet`.
-        engine: How it is computed.
-        track: What is kept, and which trackers get the figures.
+        engine, track: How it is computed; what is kept, and which trackers get the figures.
         network: How clients on other machines are dealt with.
 
     >>> Experiment().training.rounds
