@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from efl.config import Experiment, parse
@@ -19,6 +19,7 @@ from efl.runs.directory import Record, RunDirectory
 from efl.track.canvas import new_figure, save, style
 from efl.track.figures import COLOURS
 from efl.track.tables import markdown
+from efl.track.text import mean_and_deviation
 
 LOSSY = {"lost": 0.2}
 
@@ -149,11 +150,10 @@ def _cell(runs: Sequence[Record]) -> str:
     if not runs:
         return "–"
     lost = sum(run["diverged"] for run in runs)
-    values = [100 * run["bmta_global"] for run in runs if run["bmta_global"] is not None and not run["diverged"]]
+    values = [run["bmta_global"] for run in runs if run["bmta_global"] is not None and not run["diverged"]]
     if not values:
         return "diverges"
-    text = f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
-    return text + (f" ({lost} of {len(runs)} diverge)" if lost else "")
+    return mean_and_deviation(values) + (f" ({lost} of {len(runs)} diverge)" if lost else "")
 
 
 def _draw(

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 
 from efl.config import Experiment, parse
 from efl.errors import UserError
 from efl.runs.directory import Record, RunDirectory
 from efl.runs.records import with_aliases
+from efl.track.text import mean_and_deviation
 
 KEPT = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy", "bytes_up", "bytes_down")
 CURVE = ("round", "accuracy", "personalised_accuracy", "train_loss", "bytes_up", "bytes_down")
@@ -102,10 +102,10 @@ def _but_for_evaluation(experiment: Experiment) -> Experiment:
 
 def spread(records: Sequence[Record], key: str) -> str:
     """Mean ± standard deviation over seeds, in percent; a dash where there is nothing."""
-    values = [100 * record["summary"][key] for record in records if record["summary"][key] is not None]
+    values = [record["summary"][key] for record in records if record["summary"][key] is not None]
+    text = mean_and_deviation(values, digits=2)
     if not values:
-        return "–"
-    text = f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+        return text
     lost = sum(bool(record["summary"]["diverged"]) for record in records)
     return text + (f" ({lost} diverged)" if lost else "")
 

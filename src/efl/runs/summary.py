@@ -13,6 +13,7 @@ from torch import Tensor
 
 from efl.runs.directory import Record
 from efl.runs.evaluation import Accuracies, mean, worst_decile
+from efl.runs.records import VERSION
 from efl.runs.setup import Setup
 from efl.server.coordinator import Coordinator
 
@@ -29,6 +30,7 @@ def summary_of(
     experiment, final = setup.experiment, accuracies[np.isfinite(accuracies)]
     vector = coordinator.algorithm.evaluated_model(coordinator.server)
     return {
+        "record_version": VERSION,
         "algorithm": experiment.algorithm_name,
         "dataset": setup.dataset,
         "partition": experiment.federation.partition,

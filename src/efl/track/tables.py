@@ -1,12 +1,12 @@
 """Tables: one run's summary, and several runs side by side."""
 
 from collections.abc import Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from rich.table import Table
 
-from efl.track.text import bytes_text, duration, number, outcome, percent
+from efl.track.text import bytes_text, duration, mean_and_deviation, number, outcome, percent
 
 Summary = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
     rows = [
         [
             name + _diverged(runs),
-            *(_spread([run[key] for run in runs]) for key in accuracies),
+            *(mean_and_deviation([run[key] for run in runs if run[key] is not None]) for key in accuracies),
             *(bytes_text(mean(run[key] for run in runs)) for key in ("bytes_up", "bytes_down")),
             f"{mean(run['seconds'] for run in runs):.0f}",
             *([_to_target(runs, target)] if target is not None else []),
@@ -104,10 +104,3 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _diverged(runs: Sequence[Summary]) -> str:
     count = sum(run["diverged"] for run in runs)
     return f" ({count} of {len(runs)} diverged)" if count else ""
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    present = [100 * value for value in values if value is not None]
-    if not present:
-        return "–"
-    return f"{mean(present):.1f}" + (f" ±{stdev(present):.1f}" if len(present) > 1 else "")

@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
 from typing import Any
 
 
@@ -24,6 +25,18 @@ def percent(value: float | None) -> str:
     ('93.7 %', '–')
     """
     return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def mean_and_deviation(values: Sequence[float], digits: int = 1) -> str:
+    """Mean ± standard deviation of shares, in percent; a dash where there is nothing.
+
+    >>> mean_and_deviation([0.5, 0.7]), mean_and_deviation([0.5], digits=2), mean_and_deviation([])
+    ('60.0 ± 14.1', '50.00', '–')
+    """
+    if not values:
+        return "–"
+    deviation = f" ± {100 * stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{100 * mean(values):.{digits}f}{deviation}"
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -26,7 +26,8 @@ from efl.storage import write_atomically
 
 log = logging.getLogger("efl")
 
-NOT_FIGURES = ("round", "clients", "aggregated", *RENAMED)  # the latter are there under their present names, too
+# Old names are there under their present ones, too.
+NOT_FIGURES = ("record_version", "round", "clients", "aggregated", *RENAMED)
 HOOKS = ("start", "round", "end")
 
 TRACKERS: Registry[Callable[[Path], Observer]] = Registry(
