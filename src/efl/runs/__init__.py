@@ -1,0 +1,1 @@
+"""Runs: set-up, the loop over rounds, evaluation, checkpoints, the run directory, comparisons."""
