@@ -9,6 +9,7 @@ defaults are FedAvg.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from torch import Tensor
@@ -93,14 +94,14 @@ class Algorithm(Settings):
     added_transforms: ClassVar[tuple[Any, ...]] = ()  # transformations that `chain` added
     replaced_codec: ClassVar[Codec | None] = None
 
-    @property
     @final
+    @cached_property
     def transforms(self) -> Sequence[Transform]:
         """What acts on every delta between training and the codec, in the order of clients."""
         return (*self.default_transforms, *self.added_transforms)
 
-    @property
     @final
+    @cached_property
     def codec(self) -> Codec:
         """How deltas travel, both ways."""
         return self.replaced_codec or self.default_codec

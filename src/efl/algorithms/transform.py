@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -108,7 +108,7 @@ def chain(algorithm: A, *transforms: Transform, codec: Codec | None = None) -> A
             raise UserError(f"chain takes transformations after the algorithm, not {transform!r:.60}")
     if algorithm.requests_per_update > 1:
         raise UserError(f"{type(algorithm).__name__} uploads gradients in turn with models; it cannot be chained")
-    chained = copy(algorithm)
+    chained = replace(algorithm)
     object.__setattr__(chained, "added_transforms", (*algorithm.added_transforms, *transforms))
     object.__setattr__(chained, "replaced_codec", codec or algorithm.replaced_codec)
     nothing = torch.zeros(1)
