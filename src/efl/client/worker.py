@@ -86,6 +86,7 @@ class Worker:
     def __init__(self, algorithm: Algorithm, trainer: Trainer, rows: RowsFile) -> None:
         self.algorithm, self.trainer, self.rows = algorithm, trainer, rows
         self.plain = Context(trainer.model.layout)
+        self.resent = resent_parts(algorithm)
         self.w, self.buffers = torch.zeros(trainer.model.n), trainer.model.buffers.clone()
         self._broadcast: Broadcast | None = None
         self._received: tuple[Parts, Context] = ({}, self.plain)
@@ -163,11 +164,11 @@ class Worker:
             flat = Context.flat(len(work.model.buffers))
             parts["buffers"] = encode(Dense(work.rows.buffers[row].cpu().numpy()), flat)
         reply = TrainReply(round_, client.client, steps, loss, parts, recovered=bool(client.lost))
-        names = resent_parts(self.algorithm)
-        kept = parts if context is self.plain else {name: encode(upload[name], self.plain) for name in names}
+        kept = parts if context is self.plain else {name: encode(upload[name], self.plain) for name in self.resent}
         rows = [work.state[name][row] for name in self.rows.lengths]
         checksum = self.rows.write(client.slot.write, rows) if rows else 0
-        return TrainResult(client.client, steps, reply.to_bytes(), {name: kept[name] for name in names}, checksum)
+        kept = {name: kept[name] for name in self.resent}
+        return TrainResult(client.client, steps, reply.to_bytes(), kept, checksum)
 
     @contextmanager
     def _training(self, job: TrainJob) -> Iterator[None]:
