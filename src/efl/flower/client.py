@@ -41,8 +41,7 @@ def client_app(make_model: MakeModel, load_data: LoadData, count_samples: CountS
         make_model: The network.
         load_data: The node's data, a `Federation` of one client, such as
             ``Federation.from_tensors(x, y, clients=1)``; which client it is, the node's ``partition-id`` says.
-        count_samples: How many training samples the node has, if that is known without loading them: a node says so
-            when it comes online.
+        count_samples: How many training samples the node has, where that is known without loading them.
 
     Returns:
         The app. It loads data and builds the model once per process.
@@ -53,16 +52,15 @@ def client_app(make_model: MakeModel, load_data: LoadData, count_samples: CountS
     def node(context: Context) -> Node:
         key = json.dumps([dict(context.node_config), dict(context.run_config)], sort_keys=True, default=str)
         if key not in nodes:
-            while len(nodes) >= MOST_NODES:
-                nodes.pop(next(iter(nodes)))
-            experiment = experiment_of(context.run_config)
-            nodes[key] = Node(make_model, load_data, context.node_config, experiment, count_samples)
+            if len(nodes) == MOST_NODES:
+                del nodes[next(iter(nodes))]
+            run = experiment_of(context.run_config)
+            nodes[key] = Node(make_model, load_data, context.node_config, run, count_samples)
         return nodes[key]
 
     def replying(answer: Callable[[Node, Envelope], Envelope]) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
-            began = time.monotonic()
-            envelope = unpack(message)
+            began, envelope = time.monotonic(), unpack(message)
             reply: dict[str, Any] = {"run": str(envelope.get("run")), "client": client_number(context.node_config)}
             try:
                 reply |= answer(node(context), {**envelope, "began": began})
