@@ -129,6 +129,8 @@ def main() -> None:
     """Write or check the table."""
     assert set(BASELINES) <= set(all_names())
     what, only = sys.argv[1] if len(sys.argv) > 1 else "check", sys.argv[2] if len(sys.argv) > 2 else ""
+    if what not in ("check", "write"):
+        sys.exit(__doc__)
     if what == "check":
         sys.exit(1 if check(only) else 0)
     table = json.loads(TABLE.read_text()) if only and TABLE.exists() else {"entries": {}}

@@ -11,7 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from efl.wire import Context, Dense, Field, Layout, Message, Quantised, RankOneFisher, Signs, Ternary, context, encode
+from efl.wire import (
+    Context,
+    Dense,
+    Field,
+    Layout,
+    Quantised,
+    RankOneFisher,
+    Signs,
+    Ternary,
+    TrainReply,
+    context,
+    encode,
+)
 from efl.wire.merged import pack_merged
 
 SHAPES = ((8, 1, 3, 3), (8,), (30, 72), (30,))
@@ -58,12 +70,12 @@ def main() -> None:
         described("signs", encode(signs, plain), values=signs.values),
         described("quantised", encode(rounded, plain), values=rounded.values),
     ]  # fmt: skip
-    reply = Message("reply", {"round": 3, "client": 7, "steps": 5, "loss": 0.5}, {"update": encode(update, plain)})
+    reply = TrainReply(3, 7, 5, 0.5, {"update": encode(update, plain)})
     content = {
         "shapes": [list(shape) for shape in SHAPES],
         "outline": {"rows": outline.rows.tolist(), "columns": outline.columns.tolist(), "bytes": outline.pack().hex()},
         "payloads": vectors,
-        "message": {"bytes": reply.to_bytes().hex(), "header": dict(reply.header)},
+        "message": {"bytes": reply.to_bytes().hex(), "header": [*reply.envelope().header]},
     }
     TARGET.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 

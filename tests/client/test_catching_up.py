@@ -8,7 +8,8 @@ from efl import EFL, FedAvg, Fleet, train
 from efl.client.host import ClientHost
 from efl.config import parse
 from efl.runs.setup import build
-from efl.wire import Message
+from efl.wire import TrainRequest
+from efl.wire.limits import Limits
 
 
 def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits):
@@ -19,13 +20,13 @@ def test_clients_that_sat_out_rounds_catch_up_bit_for_bit_and_pay_for_it(digits)
 
     def watched(requests, replies):
         for client, blob in requests.blobs.items():
-            message = Message.from_bytes(blob, "request")
-            if message.header["how"] == "model":
+            message = TrainRequest.from_bytes(blob, Limits())
+            if message.how == "model":
                 assert len(blob) > whole_model
             else:
-                assert message.header["base"] == seen.get(client, 0)
-            assert ("start" in message.header) == (client not in seen and message.header["how"] != "model")
-            seen[client] = message.header["version"]
+                assert message.base == seen.get(client, 0)
+            assert (message.start is not None) == (client not in seen and message.how != "model")
+            seen[client] = message.version
             nonlocal billed
             billed += len(blob)
         return replies
@@ -57,8 +58,8 @@ def test_merged_and_field_coded_broadcasts_give_every_client_the_servers_model(d
     def each_client_by_itself(requests, steps):
         replies = {}
         for client, blob in requests.items():
-            message = Message.from_bytes(blob, "request")
-            deliveries.append((message.header["how"], message.header["version"] - message.header["base"], message.log))
+            message = TrainRequest.from_bytes(blob, Limits())
+            deliveries.append((message.how, message.version - message.base, message.log))
             replies |= hosts[client].train({client: blob}, steps)
             assert not steps[client] or torch.equal(hosts[client].w, coordinator.server.w)
         return replies
@@ -84,7 +85,7 @@ def test_a_client_that_cannot_rebuild_the_first_model_is_sent_it(digits, algorit
     requests_seen = []
 
     def client_7_is_a_stranger(requests, steps):
-        requests_seen.append(Message.from_bytes(requests[7], "request").header["how"])
+        requests_seen.append(TrainRequest.from_bytes(requests[7], Limits()).how)
         others = {client: blob for client, blob in requests.items() if client != 7}
         return train_others(others, steps) | stranger.train({7: requests[7]}, steps)
 

@@ -127,7 +127,10 @@ def test_what_clients_cannot_work_with_is_forgotten(tmp_path, monkeypatch):
 
 
 def with_header(**words):
-    return lambda sent: dataclasses.replace(sent, header={**sent.header, **words})
+    entries = ["round", "client", "outcome", "steps", "loss"]
+    return lambda sent: dataclasses.replace(
+        sent, header=[words.get(key, value) for key, value in zip(entries, sent.header, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("words", [{"steps": math.nan}, {"steps": math.inf}, {"loss": math.nan}, {"steps": 10**15}])

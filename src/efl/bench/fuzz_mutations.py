@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from efl.wire.reader import CHECKSUM, sealed
+from efl.wire.reader import CHECKSUM, Reader, sealed, varints
 
 FRONT = 80  # bytes in which counts and lengths are
 DEEPEST = 5000  # levels
@@ -55,8 +55,9 @@ def damaged(blob: bytes, random: Random) -> bytes:
 
 def _forged(blob: bytes, random: Random) -> bytes:
     """A message whose envelope or one of whose payloads is damaged, and then sealed anew."""
-    length = int.from_bytes(blob[:4], "little")
-    envelope, body = blob[4 : 4 + length], blob[4 + length + CHECKSUM :]
+    reader = Reader(blob)
+    envelope = reader.bytes(*reader.varints(1))
+    body = blob[reader.at + CHECKSUM :]
     choice = random.randrange(8)
     if choice < 2:
         return _enclosed(damaged(envelope, random), body)
@@ -71,12 +72,12 @@ def _forged(blob: bytes, random: Random) -> bytes:
 
 
 def _enclosed(envelope: bytes, body: bytes) -> bytes:
-    return b"".join([len(envelope).to_bytes(4, "little"), sealed(envelope), body])
+    return b"".join([varints([len(envelope)]), sealed(envelope), body])
 
 
 def _with_payload_damaged(content: list[Any], body: bytes, random: Random) -> tuple[list[Any], bytes]:
     """One payload damaged and sealed anew; the envelope says its new length."""
-    slots = [(part, 1) for part in content[3]] + [(content[4], place) for place in range(len(content[4]))]
+    slots = [(content[3], name) for name in content[3]] + [(content[4], place) for place in range(len(content[4]))]
     if not slots:
         return content, body + random.randbytes(random.randrange(100))
     chosen, start = random.randrange(len(slots)), 0
@@ -96,12 +97,13 @@ def _change_entry(content: list[Any], random: Random) -> None:
     if choice == 0:
         content[random.randrange(5)] = random.choice(ODD)
     elif choice in (1, 2, 3):
-        header[random.choice([*header, "more"])] = random.choice(ODD)
+        place = random.randrange(len(header) + 1)
+        header[place : place + 1] = [random.choice(ODD)]
     elif choice == 4:
-        header.pop(random.choice([*header]))
+        header.pop(random.randrange(len(header)))
     elif choice == 5 and parts:
-        random.choice(parts)[random.randrange(2)] = random.choice(ODD)
-        parts += parts * random.randrange(3)
+        parts[random.choice([*parts, "", "x" * 300])] = random.choice(ODD)
+        parts |= {f"more {i}": 0 for i in range(random.randrange(40))}
     elif log:
         log[random.randrange(len(log))] = random.choice(ODD)
     else:
@@ -115,7 +117,7 @@ def _nested(content: list[Any], random: Random) -> bytes:
     place = random.randrange(6)
     pieces = [msgpack.packb(value) for value in content]
     if place == 5:
-        pieces[2] = b"\x81\xa5round" + deep
+        pieces[2] = b"\x91" + deep
     else:
         pieces[place] = deep
     return b"\x95" + b"".join(pieces)

@@ -8,7 +8,7 @@ tensor are, and when those of a class of the shared field are; one bit a sign on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import mean
@@ -24,9 +24,10 @@ from efl.processes import single_threaded
 from efl.server.coordinator import Coordinator
 from efl.transport.base import Replies, Requests, TrainRequests
 from efl.transport.local import LocalTransport
-from efl.wire import Context, Layout, Message, Payload, RankOneFisher, Ternary, decode, encode
+from efl.wire import Context, Layout, Payload, RankOneFisher, Ternary, TrainReply, TrainRequest, decode, encode
 from efl.wire.context import entropy
 from efl.wire.coordinate_order import CLASSES
+from efl.wire.limits import Limits
 from efl.wire.logarithm import STEPS
 from efl.wire.merged import unpack_merged
 
@@ -137,25 +138,33 @@ class _Watcher(LocalTransport):
         replies, requests = super().collect(until), self._requests
         if isinstance(requests, TrainRequests) and requests.round >= self.skip:
             began = time.perf_counter()
-            self._measure("down", [Message.from_bytes(blob, "request") for blob in requests.blobs.values()])
-            self._measure("up", [Message.from_bytes(blob, "reply") for blob in replies.blobs.values()])
+            self._measure("down", [TrainRequest.from_bytes(blob, Limits()) for blob in requests.blobs.values()])
+            self._measure("up", [TrainReply.from_bytes(blob, Limits()) for blob in replies.blobs.values()])
             self.away += time.perf_counter() - began
         return replies
 
-    def _measure(self, direction: str, messages: list[Message]) -> None:
+    def _measure(self, direction: str, messages: Sequence[TrainRequest | TrainReply]) -> None:
         context = self.coordinator.context
         for message in messages:
-            if (measured := _measured(message, direction, context)) is not None:
+            if (measured := _measured(message, context)) is not None:
                 self.seen[direction].append(measured)
         for message in messages if direction == "up" else messages[:1]:  # all clients here get the same
-            for blob in (*message.parts.values(), *message.log):
-                reading, content = quickest(partial(_read, blob, message, context), repeats=1)
+            for blob, merged in _blobs(message):
+                reading, content = quickest(partial(_read, blob, merged, context), repeats=1)
                 making, _ = quickest(partial(_made, content, context), repeats=1)
                 self.coding += reading + making
 
 
-def _read(blob: bytes, message: Message, context: Context) -> list[Payload]:
-    merged = message.header.get("how") == "merged" and blob in message.log
+def _blobs(message: TrainRequest | TrainReply) -> Iterator[tuple[bytes, bool]]:
+    """The payloads of a message, and whether each is several increments in one."""
+    if isinstance(message, TrainReply):
+        yield from ((blob, False) for blob in message.parts.values())
+    else:
+        yield from ((blob, False) for blob in message.shared.values())
+        yield from ((blob, message.how == "merged") for blob in message.log)
+
+
+def _read(blob: bytes, merged: bool, context: Context) -> list[Payload]:
     return list(unpack_merged(blob, context)[1]) if merged else [decode(blob, context)]
 
 
@@ -163,11 +172,16 @@ def _made(content: list[Payload], context: Context) -> bytes:
     return b"".join(encode(payload, context) for payload in content)
 
 
-def _measured(message: Message, direction: str, context: Context) -> tuple[float, ...] | None:
+def _measured(message: TrainRequest | TrainReply, context: Context) -> tuple[float, ...] | None:
     """Of one message: non-zeros, bits of each, the four limits, bits a parameter of update and field."""
-    blob = message.parts["update"] if direction == "up" else message.log[-1] if len(message.log) == 1 else None
-    update = decode(blob, context) if blob is not None and message.header.get("how") != "merged" else None
-    if blob is None or not isinstance(update, Ternary) or context.field is None:
+    if isinstance(message, TrainReply):
+        blob, field = message.parts["update"], message.parts["field"]
+    elif message.how != "merged" and len(message.log) == 1:
+        blob, field = message.log[0], message.shared["field"]
+    else:
+        return None
+    update = decode(blob, context)
+    if not isinstance(update, Ternary) or context.field is None:
         return None
     k, n = len(update.positions), context.layout.n
     order = context.field.order
@@ -179,7 +193,7 @@ def _measured(message: Message, direction: str, context: Context) -> tuple[float
         entropy(*_octaves(context.field, update.positions)),
         entropy(np.diff(order.bounds), by_class),
     )
-    whole = 8 * (len(blob) + len(message.parts["field"])) / n
+    whole = 8 * (len(blob) + len(field)) / n
     return (float(k), 8 * len(blob) / k, *(limit / k + 1 for limit in limits), whole)
 
 

@@ -55,8 +55,8 @@ def batch_indices(
     """(steps, batch_size): one random permutation of the samples after another, cut into full batches."""
     needed = steps * batch_size
     passes = -(-needed // len(samples))
-    order = np.concatenate([rng.permutation(samples) for _ in range(passes)])
-    return order[:needed].reshape(steps, batch_size)
+    order = rng.permuted(np.tile(samples, (passes, 1)), axis=1)
+    return order.reshape(-1)[:needed].reshape(steps, batch_size)
 
 
 def fisher_samples(

@@ -2,13 +2,12 @@
 
 One blob: an envelope in MessagePack (version, kind, header, lengths) with a CRC-32, then the payloads, each with a
 CRC-32 of its own that is checked when it is decoded. So what many clients are sent alike is encoded, and checked,
-once. A CRC catches damage, not forgery. `efl.wire.protocol` says what the headers of each kind hold.
+once. A CRC catches damage, not forgery. A header is a list of values whose order each kind knows, and a kind is its
+place in `KINDS`: names would take most of a short message. `efl.wire.protocol` says what the headers hold.
 """
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +25,11 @@ from efl.wire.limits import (
     MOST_PARTS,
     Limits,
 )
-from efl.wire.reader import CHECKSUM, Reader, opened, sealed
+from efl.wire.reader import CHECKSUM, Reader, opened, sealed, varints
 
-VERSION = 3
+VERSION = 4
+KINDS = ("request", "reply", "evaluate", "evaluated", "save", "restore", "state")  # by their number on the wire
 PERSONAL = "personal"  # the part of a request that is for one client alone
-_LENGTH = struct.Struct("<I")
 _UNLIMITED = Limits()
 
 
@@ -38,20 +37,20 @@ _UNLIMITED = Limits()
 class Message:
     """``parts`` and ``log`` hold encoded payloads.
 
-    >>> Message.from_bytes(Message("reply", {"round": 3}).to_bytes(), "reply").header
-    {'round': 3}
+    >>> Message.from_bytes(Message("reply", [3, 0.5]).to_bytes(), "reply").header
+    [3, 0.5]
     """
 
     kind: str
-    header: Mapping[str, Any]
+    header: Sequence[Any]
     parts: Mapping[str, bytes] = field(default_factory=dict)
     log: Sequence[bytes] = ()
 
     def to_bytes(self) -> bytes:
         """The blob that travels."""
-        lengths = [[[name, len(blob)] for name, blob in self.parts.items()], [len(blob) for blob in self.log]]
-        envelope: bytes = msgpack.packb([VERSION, self.kind, dict(self.header), *lengths])
-        return b"".join([_LENGTH.pack(len(envelope)), sealed(envelope), *self.parts.values(), *self.log])
+        parts, log = {name: len(blob) for name, blob in self.parts.items()}, [len(blob) for blob in self.log]
+        envelope: bytes = msgpack.packb([VERSION, KINDS.index(self.kind), self.header, parts, log])
+        return b"".join([varints([len(envelope)]), sealed(envelope), *self.parts.values(), *self.log])
 
     @classmethod
     def from_bytes(
@@ -73,28 +72,23 @@ class Message:
         """
         kinds = (kinds,) if isinstance(kinds, str) else kinds
         reader = Reader(blob)
-        (length,) = _LENGTH.unpack(reader.bytes(_LENGTH.size))
+        (length,) = reader.varints(1)
         most_log = min(most_log, limits.broadcasts)
         if length > LONGEST_HEADER + LONGEST_LENGTH * most_log:
             raise WireError(f"a header of {length} bytes")
-        version, kind, header, parts, log = _unpacked(opened(reader.bytes(length + CHECKSUM)), most_log)
-        if version != VERSION or not isinstance(kind, str) or kind not in kinds:
+        version, number, header, parts, log = _unpacked(opened(reader.bytes(length + CHECKSUM)), most_log)
+        kind = KINDS[number] if is_size(number) and number < len(KINDS) else None
+        if version != VERSION or kind is None or kind not in kinds:
             wanted = f"a {' or '.join(kinds)} of version {VERSION}"
-            raise WireError(f"expected {wanted}, got {_shown(kind)} of version {_shown(version)}")
-        if not isinstance(header, dict) or not isinstance(parts, list) or not isinstance(log, list):
+            raise WireError(f"expected {wanted}, got {kind or _shown(number)} of version {_shown(version)}")
+        if type(header) is not list or type(parts) is not dict or type(log) is not list:
             raise WireError("message of the wrong shape")
-        sizes = _part_sizes(parts, limits)
-        _check_log(log, limits, most_log)
-        if sum(sizes.values()) + sum(log) != len(blob) - reader.at:
+        _check_parts(parts, limits)
+        if log:
+            _check_log(log, limits, most_log)
+        if sum(parts.values()) + sum(log) != len(blob) - reader.at:
             raise WireError("the payloads are not as long as declared")
-        return cls(kind, header, {name: reader.bytes(n) for name, n in sizes.items()}, [reader.bytes(n) for n in log])
-
-    def number(self, key: str) -> float:
-        """A header entry that must be a number, and finite."""
-        value = self.header.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise WireError(f"header entry {key!r} is missing or not a number")
-        return value
+        return cls(kind, header, {name: reader.bytes(n) for name, n in parts.items()}, [reader.bytes(n) for n in log])
 
 
 def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:
@@ -115,20 +109,16 @@ def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:
     return content
 
 
-def _part_sizes(parts: list[Any], limits: Limits) -> dict[str, int]:
+def _check_parts(parts: dict[Any, Any], limits: Limits) -> None:
     if len(parts) > MOST_PARTS:
         raise WireError(f"a message of {len(parts)} parts")
-    sizes: dict[str, int] = {}
-    for part in parts:
-        if not isinstance(part, list) or len(part) != 2 or not is_name(part[0]) or not is_size(part[1]):
+    for name, size in parts.items():
+        if not is_name(name) or not is_size(size):
             raise WireError("message of the wrong shape")
-        name, size = part
-        if name in sizes or (limits.names is not None and name not in limits.names):
+        if limits.names is not None and name not in limits.names:
             raise WireError(f"unexpected part {name!r}")
         if size > limits.part(name):
             raise WireError(f"part {name!r} of {size} bytes; at most {limits.part(name)} are taken")
-        sizes[name] = size
-    return sizes
 
 
 def _check_log(log: list[Any], limits: Limits, most_log: int) -> None:

@@ -51,10 +51,9 @@ class EvaluateRequest(TypedMessage):
 
     def envelope(self) -> Message:
         """See `TypedMessage`."""
-        header: dict[str, Any] = {"round": self.round, "client": self.client}
+        header: list[Any] = [self.round, self.client, self.personalised]
         if self.personalised:
-            header |= {"personalised": True, "eta": self.eta}
-            header |= {"local_steps": self.local_steps, "batch_size": self.batch_size}
+            header += [self.eta, self.local_steps, self.batch_size]
         return Message(self.KIND, header, joined(self.shared, self.personal), [self.model])
 
     @classmethod
@@ -100,7 +99,7 @@ class EvaluateReply(TypedMessage):
     def envelope(self) -> Message:
         """See `TypedMessage`."""
         metrics = {name: [total, weight] for name, (total, weight) in self.metrics.items()}
-        return Message(self.KIND, {"round": self.round, "client": self.client, "metrics": metrics})
+        return Message(self.KIND, [self.round, self.client, metrics])
 
     @classmethod
     def from_envelope(cls, message: Message) -> Self:

@@ -26,7 +26,7 @@ class SaveStateRequest(TypedMessage):
 
     def envelope(self) -> Message:
         """See `TypedMessage`."""
-        return Message(self.KIND, {"round": self.round})
+        return Message(self.KIND, [self.round])
 
     @classmethod
     def from_envelope(cls, message: Message) -> Self:
@@ -60,13 +60,12 @@ class StateReply(TypedMessage):
 
     def envelope(self) -> Message:
         """See `TypedMessage`."""
-        error = {} if self.error is None else {"error": str(WireError(self.error))}
-        return Message(self.KIND, {"round": self.round} | error)
+        return Message(self.KIND, [self.round, *([] if self.error is None else [str(WireError(self.error))])])
 
     @classmethod
     def from_envelope(cls, message: Message) -> Self:
         """See `TypedMessage`."""
         header = Header(message.header)
-        reply = cls(header.integer("round"), header.text("error") if "error" in message.header else None)
+        reply = cls(header.integer("round"), header.text("error") if len(message.header) > 1 else None)
         end_without_payloads(header, message)
         return reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from efl.errors import WireError
 from efl.wire.catchup import NO_MODEL, How
@@ -13,8 +13,13 @@ from efl.wire.limits import MOST_BROADCASTS
 from efl.wire.message import Message
 from efl.wire.protocol.base import TypedMessage, joined, split
 
+HOWS: tuple[How, ...] = get_args(How)
 NO_ROUND = -1  # stands for the round of something that has not happened yet
 _LARGEST_CHECKSUM = 2**32 - 1
+_WITHOUT_START = 9  # entries in the header of a request to a client that has a model
+
+Outcome = Literal["update", "recovered", "diverged", "needs_model"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True)
@@ -56,19 +61,8 @@ class TrainRequest(TypedMessage):
 
     def envelope(self) -> Message:
         """See `TypedMessage`."""
-        header: dict[str, Any] = {
-            "round": self.round,
-            "client": self.client,
-            "eta": self.eta,
-            "local_steps": self.local_steps,
-            "batch_size": self.batch_size,
-            "accepted": self.accepted,
-            "how": self.how,
-            "base": self.base,
-            "version": self.version,
-        }
-        if self.start is not None:
-            header["start"] = self.start
+        header: list[Any] = [self.version, self.round, self.client, self.eta, self.local_steps, self.batch_size]
+        header += [self.accepted, HOWS.index(self.how), self.base, *(() if self.start is None else (self.start,))]
         return Message(self.KIND, header, joined(self.shared, self.personal), self.log)
 
     @classmethod
@@ -83,10 +77,10 @@ class TrainRequest(TypedMessage):
             header.integer("local_steps", least=1),
             header.integer("batch_size", least=1),
             header.integer("accepted", least=NO_ROUND),
-            header.choice("how", get_args(How)),
+            header.choice("how", HOWS),
             header.integer("base", least=NO_MODEL, most=version),
             version,
-            header.integer("start", most=_LARGEST_CHECKSUM) if "start" in message.header else None,
+            header.integer("start", most=_LARGEST_CHECKSUM) if len(message.header) > _WITHOUT_START else None,
             *split(message.parts),
             message.log,
         )
@@ -128,28 +122,30 @@ class TrainReply(TypedMessage):
 
     def envelope(self) -> Message:
         """See `TypedMessage`."""
-        header: dict[str, Any] = {"round": self.round, "client": self.client}
+        header: list[Any] = [self.round, self.client, OUTCOMES.index(self.outcome)]
         if self.needs_model:
-            return Message(self.KIND, {**header, "needs_model": True})
-        header |= {"steps": self.steps, "loss": self.loss}
-        if self.diverged:
-            return Message(self.KIND, {**header, "diverged": True})
-        if self.recovered:
-            header["recovered"] = True
-        return Message(self.KIND, header, self.parts)
+            return Message(self.KIND, header)
+        return Message(self.KIND, [*header, self.steps, self.loss], {} if self.diverged else self.parts)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the training, in a word."""
+        if self.needs_model or self.diverged:
+            return "needs_model" if self.needs_model else "diverged"
+        return "recovered" if self.recovered else "update"
 
     @classmethod
     def from_envelope(cls, message: Message) -> Self:
         """See `TypedMessage`."""
         header = Header(message.header)
-        round_, client = header.integer("round"), header.integer("client")
-        needs_model, diverged = header.flag("needs_model"), header.flag("diverged")
-        if needs_model:
+        round_, client, outcome = header.integer("round"), header.integer("client"), header.choice("outcome", OUTCOMES)
+        diverged = outcome == "diverged"
+        if outcome == "needs_model":
             reply = cls(round_, client, needs_model=True)
         else:
             steps, loss = header.integer("steps"), header.number("loss", finite=not diverged)
-            reply = cls(round_, client, steps, loss, message.parts, header.flag("recovered"), diverged)
+            reply = cls(round_, client, steps, loss, message.parts, outcome == "recovered", diverged)
         header.end()
-        if (needs_model or diverged) and (message.parts or reply.recovered or (needs_model and diverged)):
+        if message.parts and (diverged or reply.needs_model):
             raise WireError("a reply without an update that brings one")
         return reply
