@@ -15,6 +15,7 @@ from efl.wire import (
     Context,
     Dense,
     Field,
+    Lattice,
     Layout,
     Quantised,
     RankOneFisher,
@@ -53,6 +54,8 @@ def main() -> None:
     short = Field(layout, few, fisher[few], moved, outline)
     values = (np.arange(layout.n) % 64 / 8 - 4).astype(np.float32)
     signs, rounded = Signs(every % 3 == 0, 0.25), Quantised(layout, (every % 255 - 127).astype(np.int8), each.scales)
+    lattice = Lattice(layout, many, np.where(many % 2 == 0, 1 + many % 5, -(many**2) % 70 - 1).astype(np.int32), 0.125)
+    on_lattice = {"positions": many, "values": lattice.values}
     sparse = {"positions": few, "values": update.values}
     dense = {"positions": many, "values": each.values}
     vectors = [
@@ -69,6 +72,8 @@ def main() -> None:
         ]),
         described("signs", encode(signs, plain), values=signs.values),
         described("quantised", encode(rounded, plain), values=rounded.values),
+        described("lattice", encode(lattice, plain), **on_lattice),
+        described("lattice, coded by the field", encode(lattice, by_field), by_field=True, **on_lattice),
     ]  # fmt: skip
     reply = TrainReply(3, 7, 5, 0.5, {"update": encode(update, plain)})
     content = {

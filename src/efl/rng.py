@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     LAYERS = 9
     MEMBERSHIP = 10
     VALIDATION = 11
+    ROUNDING = 12
 
 
 def stream(seed: int, purpose: Purpose, round_: int = 0, client: int = 0) -> np.random.Generator:

@@ -34,17 +34,19 @@ names = st.text("abcdefgh_-é", min_size=1, max_size=64).filter(lambda name: nam
 parts = st.dictionaries(names, blobs, max_size=MOST_PARTS - 2)
 shared = st.builds(lambda some, buffers: some | buffers, parts, st.dictionaries(st.just("buffers"), blobs))
 rounds = {"eta": st.floats(0, 1e6), "local_steps": st.integers(1, 2**31 - 1), "batch_size": st.integers(1, 2**31 - 1)}
+rounds |= {"clients": counts}
 
 
 @st.composite
 def train_requests(draw):
-    how = draw(st.sampled_from(["each", "merged", "model"]))
+    how = draw(st.sampled_from(["each", "merged", "model", "summed"]))
     base = -2 if how == "model" else draw(st.integers(-2, 10**6))
     log = draw(st.lists(blobs, max_size=20) if how == "each" else st.lists(blobs, min_size=1, max_size=1))
     version = max(0, base) + draw(st.integers(0, 9)) if how != "each" else base + len(log)
     if version < 0:
         base, version = base + 2, version + 2
-    built = st.builds(TrainRequest, round=counts, client=counts, **rounds, accepted=st.integers(-1, 2**31 - 1),
+    built = st.builds(TrainRequest, round=counts, client=counts, **rounds, coarseness=st.integers(-63, 63),
+                      accepted=st.integers(-1, 2**31 - 1),
                       how=st.just(how), base=st.just(base), version=st.just(version), shared=shared, log=st.just(log),
                       start=st.none() | st.integers(0, 2**32 - 1), personal=st.none() | blobs)  # fmt: skip
     return draw(built)
@@ -86,8 +88,8 @@ def test_every_type_survives_the_way(message):
 
 def test_train_messages_are_the_bytes_of_version_4():
     """As docs/wire.md has them: values in their order, nothing for a start that need not be checked."""
-    first = [1, 3, 7, 0.1, 20, 32, -1, 0, 0]
-    request = TrainRequest(3, 7, 0.1, 20, 32, -1, "each", 0, 1, 99, {"field": b"f"}, b"p", [b"one"])
+    first = [1, 3, 7, 0.1, 20, 32, 50, -2, -1, 0, 0]
+    request = TrainRequest(3, 7, 0.1, 20, 32, 50, -2, -1, "each", 0, 1, 99, {"field": b"f"}, b"p", [b"one"])
     parts = {"field": b"f", "personal": b"p"}
     assert request.to_bytes() == Message("request", [*first, 99], parts, [b"one"]).to_bytes()
     known = dataclasses.replace(request, start=None, personal=None, shared={})
@@ -104,8 +106,8 @@ def test_train_messages_are_the_bytes_of_version_4():
 # Messages that are none
 
 DONE = {"round": 3, "client": 7, "outcome": 0, "steps": 5, "loss": 0.5}
-ASKED = {"version": 1, "round": 3, "client": 7, "eta": 0.1, "local_steps": 20, "batch_size": 32, "accepted": -1}
-ASKED |= {"how": 0, "base": 0}
+ASKED = {"version": 1, "round": 3, "client": 7, "eta": 0.1, "local_steps": 20, "batch_size": 32, "clients": 50}
+ASKED |= {"coarseness": 0, "accepted": -1, "how": 0, "base": 0}
 
 
 def refused(kind, header, parts=None, log=()):
@@ -134,7 +136,8 @@ def test_impossible_headers_of_a_reply(change):
 
 @pytest.mark.parametrize(
     "change",
-    [{"eta": -0.1}, {"local_steps": 0}, {"batch_size": 0}, {"accepted": -2}, {"how": 3}, {"how": -1},
+    [{"eta": -0.1}, {"clients": -1}, {"coarseness": 64},
+     {"local_steps": 0}, {"batch_size": 0}, {"accepted": -2}, {"how": 4}, {"how": -1},
      {"how": "each"}, {"how": [0]}, {"base": -3}, {"base": 2}, {"version": 2}, {"version": -1},
      {"start": 2**32}, {"start": None}, {"eta": True}],
 )  # fmt: skip

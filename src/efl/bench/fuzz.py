@@ -16,7 +16,7 @@ from efl.bench.fuzz_corpus import MLP, SMALL, Content, Sample, samples
 from efl.bench.fuzz_mutations import mutated
 from efl.errors import WireError
 from efl.layout import Layout
-from efl.wire import Dense, Field, Payload, Ternary, decode, encode
+from efl.wire import Dense, Field, Lattice, Payload, Ternary, decode, encode
 
 USUAL = 1e-4  # seconds; messages that take longer are tried less often, in proportion
 WATCHED = 100  # every so many-th message has its memory measured, which is slow
@@ -175,6 +175,10 @@ def _check_payload(payload: Payload, layout: Layout) -> None:
         _require(len(payload.positive) == len(payload.positions), "a sign for each position")
         _require(payload.positive.dtype == np.bool_ and len(payload.scales) in (1, len(layout.blocks)), "signs, scales")
         _require(bool((payload.scales >= 0).all() and np.isfinite(payload.scales).all()), "finite scales")
+    elif isinstance(payload, Lattice):
+        _check_positions(payload.positions, layout.n)
+        _require(len(payload.codes) == len(payload.positions) and bool(payload.codes.all()), "a code for each position")
+        _require(payload.codes.dtype == np.int32 and bool(np.isfinite(payload.values).all()), "finite values")
     elif isinstance(payload, Field):
         count = layout.n if payload.index is None else len(payload.index)
         if payload.index is not None:
@@ -198,7 +202,7 @@ def _check_positions(positions: np.typing.NDArray[np.int64], n: int) -> None:
 
 def _same(one: Payload, other: Payload) -> bool:
     """Whether both stand for the same; the values of a short field may be rounded again, if no encoder wrote them."""
-    if isinstance(one, Ternary) and isinstance(other, Ternary):
+    if isinstance(one, Ternary | Lattice) and isinstance(other, Ternary | Lattice):
         return np.array_equal(one.positions, other.positions) and np.array_equal(one.values, other.values)
     if isinstance(one, Field) and isinstance(other, Field):
         if one.index is None or other.index is None:

@@ -19,6 +19,7 @@ from efl.wire import (
     EvaluateReply,
     EvaluateRequest,
     Field,
+    Lattice,
     Limits,
     Payload,
     Quantised,
@@ -39,6 +40,7 @@ from efl.wire.context import WORTH_SORTING
 from efl.wire.limits import most_broadcasts
 from efl.wire.merged import most_merged, pack_merged
 from efl.wire.payloads.field import FIELD
+from efl.wire.payloads.lattice import LATTICE
 from efl.wire.payloads.ternary import TERNARY
 from efl.wire.protocol import Reply, Request
 from efl.wire.reader import Reader, sealed, varints
@@ -156,12 +158,17 @@ def _honest(
     yield Field(layout, at, fisher[at], fisher[at] - 1, factored)
     yield Field(layout, few, fisher[few], fisher[few] - 1)
     yield Signs(fisher > 1)
+    codes = at % 7 - 3
+    yield Lattice(layout, at[codes != 0], codes[codes != 0].astype(np.int32), 0.25)
+    yield Lattice(layout, few, (few**3 % 2**23 + 1).astype(np.int32), 2.0**-20)
+    yield Lattice(layout, np.arange(layout.n), np.ones(layout.n, np.int32), 1.0)
     yield Quantised(layout, (np.arange(layout.n) % 255 - 127).astype(np.int8), scales)
 
 
 def _hostile_payloads(layout: Layout) -> Iterator[bytes]:
     """A few bytes that stand for as much as can be: every position, rows that all differ, more zeros than expected."""
     n, scale = layout.n, np.ones(1, "<f4").tobytes()
+    yield sealed(bytes([LATTICE, 0x0F]) + scale + varints([n // 2, 2, n // 4, n // 2 - n // 4, 0]) + bytes(n // 16 + 1))
     everywhere = bytes([0x0F]) + varints([n, 0])  # one class, in which no place is free
     rows = int(np.count_nonzero([block.columns >= 4 for block in layout.blocks for _ in range(block.rows)]))
     codes = zlib.compress(bytes(rows), 9)
@@ -191,21 +198,22 @@ def _hostile_merged(context: Context) -> Iterator[bytes]:
 
 def _messages(receiver: Receiver, blobs: list[bytes], merged: bytes, fisher: NDArray[np.float32]) -> Iterator[Sample]:
     """Whole messages of every type."""
-    dense, half, short, update, by_row, full_field, field, *_ = blobs
+    dense, half, short, update, by_row, full_field, field, _, _, lattice, *_ = blobs
     buffers = encode(Dense(fisher[:BUFFERS]), Context.flat(BUFFERS))
-    asked: dict[str, Any] = {"eta": 0.1, "local_steps": 20, "batch_size": 20}
+    asked: dict[str, Any] = {"eta": 0.1, "local_steps": 20, "batch_size": 20, "clients": 50}
     shared = {"field": field, "buffers": buffers}
     single = encode(Ternary(receiver.layout, np.arange(1), np.ones(1, bool), np.ones(1, np.float32)), receiver.context)
     most = most_broadcasts(receiver.layout.n)
     catch_ups: list[dict[str, Any]] = [
         {"how": "each", "base": 3, "version": 6, "log": [short, update, by_row]},
         {"how": "each", "base": 0, "version": most, "log": [single] * most},
-        {"how": "each", "base": 0, "version": 100, "log": [blobs[10]] * 100, "start": 5},
+        {"how": "each", "base": 0, "version": 100, "log": [blobs[14]] * 100, "start": 5},
         {"how": "merged", "base": 3, "version": 6, "log": [merged], "personal": half},
+        {"how": "summed", "base": 3, "version": 60, "log": [lattice]},
         {"how": "model", "base": -2, "version": 6, "log": [dense]},
     ]
     requests: list[Request] = [
-        *(TrainRequest(7, 3, accepted=-1, shared=shared, **asked, **catch_up) for catch_up in catch_ups),
+        *(TrainRequest(7, 3, coarseness=2, accepted=-1, shared=shared, **asked, **catch_up) for catch_up in catch_ups),
         EvaluateRequest(7, 3, dense, {"buffers": buffers}),
         EvaluateRequest(7, 3, half, shared | {"control": full_field}, update, personalised=True, **asked),
         SaveStateRequest(7),
@@ -214,6 +222,7 @@ def _messages(receiver: Receiver, blobs: list[bytes], merged: bytes, fisher: NDA
     replies: list[Reply] = [
         TrainReply(7, 3, 20, 0.5, {"update": update, "field": field, "buffers": buffers}),
         TrainReply(7, 3, 20, 0.5, {"update": dense}, recovered=True),
+        TrainReply(7, 3, 20, 0.5, {"update": lattice}),
         TrainReply(7, 3, 20, float("nan"), diverged=True),
         TrainReply(7, 3, needs_model=True),
         EvaluateReply(7, 3, {"accuracy": (41.0, 50.0), "loss": (12.5, 50.0)}),

@@ -65,6 +65,7 @@ class EvaluateRequests:
                 eta=settings.eta,
                 local_steps=settings.local_steps,
                 batch_size=settings.batch_size,
+                clients=settings.clients,
             )
             for client in self.clients.tolist()
         }

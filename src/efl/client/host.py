@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.algorithms.pipeline import client_state
 from efl.client.evaluation import ACCURACY, EvaluateRequests, Metrics, Personalisation
 from efl.client.executors import Executor, ProcessExecutor, SerialExecutor
+from efl.client.model_copy import ModelCopy
 from efl.client.state_store import LastUpload, Slot, StateStore
 from efl.client.worker import Broadcast, ClientJob, TrainJob, Worker
-from efl.errors import UserError, WireError
-from efl.storage import checksum
+from efl.errors import UserError
 from efl.training.trainer import SAMPLES_AT_ONCE, Trainer
-from efl.wire import Context, Dense, Limits, TrainReply, TrainRequest, received
+from efl.wire import Dense, Limits, TrainReply, TrainRequest
 
-NO_VERSION = -1  # of a host that has no model yet
 BATCHES_PER_JOB = 8  # in an evaluation
 
 
@@ -45,11 +45,15 @@ class ClientHost:
         self.store = StateStore(client_state(algorithm, trainer.model.n), state)
         self.worker = Worker(algorithm, trainer, self.store.file)
         self.limits = Limits.of(self.worker.plain.layout, len(trainer.model.buffers))
-        self.w = torch.zeros(trainer.model.n)
-        self.version = NO_VERSION
+        self.copy = ModelCopy(algorithm.codec.start(trainer.model.w), self.worker.plain)
         self.workers = workers
         self.steps_done: dict[int, int] = {}  # by client, in the last round
         self._executor: Executor | None = None
+
+    @property
+    def w(self) -> Tensor:
+        """The newest model that a client here received."""
+        return self.copy.w
 
     @property
     def executor(self) -> Executor:
@@ -78,7 +82,7 @@ class ClientHost:
         """
         requests = {client: TrainRequest.from_bytes(blob, self.limits) for client, blob in blobs.items()}
         able = {c: request for c, request in requests.items() if self._may_reply(request, steps[c])}
-        replies = {c: _needs_model(request) for c, request in able.items() if not self._can_start(request)}
+        replies = {c: _needs_model(request) for c, request in able.items() if not self.copy.can_receive(request)}
         able = {client: request for client, request in able.items() if client not in replies}
         self.steps_done = {}
         if not able:
@@ -134,7 +138,7 @@ class ClientHost:
             rows: Include the clients' rows, which otherwise stay in their file.
         """
         store, data = self.store.state_dict(rows=rows), self.trainer.federation.fingerprint
-        return {"w": self.w, "version": self.version, "store": store, "data": data}
+        return {**self.copy.state_dict(), "store": store, "data": data}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; `UserError` if it was with other data."""
@@ -143,7 +147,7 @@ class ClientHost:
         if state.get("data", self.trainer.federation.fingerprint) != self.trainer.federation.fingerprint:
             raise UserError("it is of a run on other data than those at hand; pass those it was started with")
         self.store.load_state_dict(state["store"])
-        self.w, self.version = state["w"], int(state["version"])
+        self.copy.load_state_dict(state)
 
     def checkpointed(self) -> None:
         """The state was saved in a checkpoint."""
@@ -152,50 +156,23 @@ class ClientHost:
     def _may_reply(self, request: TrainRequest, steps: int) -> bool:
         return steps > 0 and (self.algorithm.uses_incomplete or steps >= request.local_steps)
 
-    def _can_start(self, request: TrainRequest) -> bool:
-        """Whether the model this request builds on is here, or can be made: the first one, if it is the server's."""
-        if request.how == "model":
-            return True
-        if self.version == NO_VERSION:
-            return request.start == checksum(self.trainer.model.w.numpy())
-        return request.base <= self.version <= request.version
-
     def _receive(self, requests: Mapping[int, TrainRequest]) -> Broadcast:
         """Bring the model up to date; what all of these clients receive alike."""
         first = next(iter(requests.values()))
         broadcast = Broadcast(self.settings(first), first.shared)
         shared, context = self.worker.received(broadcast)
-        for request in _one_whole_model(requests.values()):
-            self._catch_up(request, context)
+        for request in _in_turn(requests.values()):
+            self.copy.receive(request, context)
         buffers = shared.get("buffers")
         current = torch.from_numpy(buffers.values) if isinstance(buffers, Dense) else self.trainer.model.buffers
         self.executor.set_model(self.w, current)
         return broadcast
 
-    def _catch_up(self, request: TrainRequest, context: Context) -> None:
-        """Apply the broadcasts that this host has not seen; ``base`` is the version before the first of them.
-
-        A whole model is always taken: a server that was put back to an earlier round counts some versions twice.
-        """
-        base, version = request.base, request.version
-        if self.version == version and request.how != "model":
-            return
-        changes = received(request.how, request.log, context)
-        if request.how != "model":
-            if self.version == NO_VERSION:
-                self.w, self.version = self.trainer.model.w.clone(), 0
-            if not base <= self.version <= version or len(changes) != version - base:
-                raise WireError(f"broadcasts {base} … {version} do not continue version {self.version}")
-            changes = changes[self.version - base :]
-        w = self.w.numpy()
-        for change in changes:
-            w = change.onto(w)
-        self.w, self.version = torch.from_numpy(w), version
-
     def settings(self, request: TrainRequest) -> RoundSettings:
         """What a request says about its round."""
         layout = self.worker.plain.layout
-        return RoundSettings(request.round, request.eta, request.local_steps, request.batch_size, layout)
+        steps, batch = request.local_steps, request.batch_size
+        return RoundSettings(request.round, request.eta, steps, batch, layout, request.clients, request.coarseness)
 
 
 def _needs_model(request: TrainRequest) -> bytes:
@@ -209,7 +186,8 @@ def _job(request: TrainRequest, client: int, steps: int, slot: Slot, store: Stat
     return ClientJob(client, steps, slot, last.round, lost, request.personal)
 
 
-def _one_whole_model(requests: Collection[TrainRequest]) -> list[TrainRequest]:
-    """The requests without those that bring the model in full, but for the first: they all bring the same."""
+def _in_turn(requests: Collection[TrainRequest]) -> list[TrainRequest]:
+    """One of those that bring the model in full, which all bring the same; then those that need least going back."""
     whole = [request for request in requests if request.how == "model"]
-    return whole[:1] + [request for request in requests if request.how != "model"]
+    others = [request for request in requests if request.how != "model"]
+    return whole[:1] + sorted(others, key=lambda request: -request.base)

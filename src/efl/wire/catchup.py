@@ -3,7 +3,8 @@
 Every change of the model is broadcast as one payload and gets the next version number; version 0 is the model training
 starts from, which a client can often rebuild from its seed. A client at version a is sent the broadcasts a+1 … now, one
 by one (as they were, or coded anew by the present field), merged, or the whole model, whichever is shortest. Adding the
-same numbers in the same order gives it the server's model bit for bit.
+same numbers in the same order gives it the server's model bit for bit. Lattice increments lie on a grid on which sums
+are exact in any order: they are sent as one, their sum.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,17 +23,22 @@ from efl.layout import Layout
 from efl.wire.context import Context
 from efl.wire.limits import dense_bytes, most_broadcasts
 from efl.wire.merged import most_merged, pack_merged, unpack_merged
-from efl.wire.payloads import Payload, Ternary, decode, encode, kind_of
+from efl.wire.payloads import Lattice, Payload, Ternary, decode, encode, kind_of
+from efl.wire.payloads.lattice import LATTICE, total
 
-How = Literal["each", "merged", "model"]
+How = Literal["each", "merged", "model", "summed"]
 FIRST, NO_MODEL = -1, -2  # versions of a client that has no model: it may rebuild the first one, or cannot
+FURTHEST = 1000  # broadcasts that a sum reaches back
 MOST_ENTRIES = 8  # non-zeros of all broadcasts in a catch-up, per parameter; beyond, the whole model is less work
 WORTH_CODING_ANEW = 2500  # non-zeros; in smaller models a better code costs more of a round than it saves
 
 
 @dataclass(frozen=True)
 class BroadcastLog:
-    """The encoded broadcasts after version ``base``; kept only while shorter than the model itself, and few."""
+    """The encoded broadcasts after version ``base``; kept only while short and few.
+
+    Those that are sent one by one must together be shorter than the model; of those that are summed, more may be kept.
+    """
 
     base: int = 0
     blobs: tuple[bytes, ...] = ()
@@ -47,10 +53,15 @@ class BroadcastLog:
         if absolute:
             return BroadcastLog(self.version, (blob,))
         log = replace(self, blobs=(*self.blobs, blob))
-        most = most_broadcasts(model_bytes // 4)
-        while log.blobs and (sum(map(len, log.blobs)) > model_bytes or len(log.blobs) > most):
-            log = BroadcastLog(log.base + 1, log.blobs[1:])
-        return log
+        summed = _is_lattice(blob)
+        most = FURTHEST if summed else most_broadcasts(model_bytes // 4)
+        longest = longest_log(model_bytes // 4) if summed else model_bytes
+        length = sum(map(len, log.blobs))
+        dropped = 0
+        while dropped < len(log.blobs) and (length > longest or len(log.blobs) - dropped > most):
+            length -= len(log.blobs[dropped])
+            dropped += 1
+        return BroadcastLog(log.base + dropped, log.blobs[dropped:])
 
     def state_dict(self) -> dict[str, Any]:
         """The broadcasts as one tensor of bytes, their lengths and the first version."""
@@ -92,6 +103,7 @@ class CatchUp:
     def __init__(self, log: BroadcastLog, context: Context, model: Callable[[], bytes]) -> None:
         self.log, self.context, self._model = log, context, model
         self._updates: dict[int, ModelUpdate] = {}
+        self._sums: dict[int, Lattice] = {}  # by the version they start from
         self._anew: dict[int, bytes] = {}  # by the identity of a blob in the log
 
     def update(self, version: int) -> ModelUpdate:
@@ -105,12 +117,14 @@ class CatchUp:
         missed = None if version == NO_MODEL else self.log.since(base)
         if missed is None:
             return self._whole_model()
+        if missed and all(map(_is_lattice, missed)):
+            return self._summed(base, missed)
         options = [ModelUpdate("each", base, missed, len(missed[-1]) if missed else 0)]
         increments = [increment(blob, self.context.layout) for blob in missed]
         entries = sum(len(one.positions) for one in increments if one is not None)
         if entries > MOST_ENTRIES * self.context.layout.n:
             return self._whole_model()
-        known = [one for one in increments if one is not None and len(one.positions) >= WORTH_CODING_ANEW]
+        known = [one for one in increments if isinstance(one, Ternary) and len(one.positions) >= WORTH_CODING_ANEW]
         if known and len(known) == len(missed):
             anew = [self._coded_anew(blob, one) for blob, one in zip(missed, known, strict=True)]
             options.append(ModelUpdate("each", base, anew, len(anew[-1])))
@@ -120,6 +134,21 @@ class CatchUp:
         if len(options[0]) > 4 * self.context.layout.n:
             options.append(self._whole_model())
         return min(options, key=len)
+
+    def _summed(self, base: int, missed: Sequence[bytes]) -> ModelUpdate:
+        """The sum of the broadcasts, or the whole model where that is shorter; it is added to what is known."""
+        layout = self.context.layout
+        if base not in self._sums:
+            known = min((version for version in self._sums if version > base), default=self.log.version)
+            self._sums[base] = total(
+                [one for blob in missed[: known - base] if isinstance(one := increment(blob, layout), Lattice)]
+                + ([self._sums[known]] if known in self._sums else []),
+                layout,
+            )
+        blob = encode(self._sums[base], self.context)
+        current = len(missed[-1]) if len(missed) == 1 else len(blob) // len(missed)
+        update = ModelUpdate("summed", base, [blob], min(current, len(blob)))
+        return min(update, self._whole_model(), key=len)
 
     def _coded_anew(self, blob: bytes, change: Ternary) -> bytes:
         """A broadcast of an earlier round by the field of this one, which it did not know."""
@@ -135,10 +164,19 @@ class CatchUp:
 
 
 @lru_cache(maxsize=512)
-def increment(blob: bytes, layout: Layout) -> Ternary | None:
+def increment(blob: bytes, layout: Layout) -> Ternary | Lattice | None:
     """A broadcast as it is kept in the log, taken apart once and not in every round; None if it is a whole model."""
     change = None if is_whole(blob) else decode(blob, Context(layout))
-    return change if isinstance(change, Ternary) else None
+    return change if isinstance(change, Ternary | Lattice) else None
+
+
+def longest_log(n: int) -> int:
+    """The most bytes of broadcasts that are kept to be summed, for a model of n parameters."""
+    return 8 * dense_bytes(n)
+
+
+def _is_lattice(blob: bytes) -> bool:
+    return blob[:1] == bytes([LATTICE])
 
 
 def is_whole(blob: bytes) -> bool:
@@ -182,12 +220,12 @@ def received(how: str, blobs: Sequence[bytes], context: Context) -> Changes:
     """The changes of the model in a model update.
 
     Args:
-        how: ``each``, ``merged`` or ``model``, as in `TrainRequest`.
+        how: ``each``, ``merged``, ``model`` or ``summed``, as in `TrainRequest`.
         blobs: Encoded payloads that may be anything.
         context: What both sides know.
 
     Returns:
-        As many changes as there were broadcasts; those in a whole model are one.
+        As many changes as there were broadcasts; a whole model and a sum are one.
 
     Raises:
         WireError: ``blobs`` are anything else; also raised while going through the changes.
@@ -195,7 +233,7 @@ def received(how: str, blobs: Sequence[bytes], context: Context) -> Changes:
     layout = context.layout
     if sum(map(len, blobs)) > dense_bytes(layout.n) or len(blobs) > most_broadcasts(layout.n):
         raise WireError("broadcasts that are longer than the model, or too many")
-    if how not in ("each", "merged", "model") or (how != "each" and len(blobs) != 1):
+    if how not in get_args(How) or (how != "each" and len(blobs) != 1):
         raise WireError(f"{len(blobs)} payloads are no {how} update")
     if how == "merged":
         count, _ = unpack_merged(blobs[0], context)

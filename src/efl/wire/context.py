@@ -52,25 +52,33 @@ class Context:
         return cls(Layout.flat(n))
 
 
-def cheapest_order(positions: Positions, context: Context) -> tuple[int, Positions, Positions, Positions | slice]:
-    """The cheapest scheme for these positions: its number, class bounds, the places, and the order they come in."""
+def cheapest_order(
+    positions: Positions, context: Context, class_bits: float = 8
+) -> tuple[int, Positions, Positions, Positions | slice]:
+    """The cheapest scheme for these positions: its number, class bounds, the places, and the order they come in.
+
+    ``class_bits`` is what a class must save to be worth it: its count, and the time it takes.
+    """
     if len(positions) < WORTH_SORTING:
         return ONE_CLASS, merged_bounds(context.order(0).bounds, ONE_CLASS), positions, _ALL
-    options = [_sorted(context.order(number).place(positions)) for number in context.orders]
+    options = [_placed(positions, context.order(number)) for number in context.orders]
     best: tuple[float, int, int] = (np.inf, 0, 0)
     for number, (places, _) in enumerate(options):
         bounds = context.order(number).bounds
         taken = np.diff(np.searchsorted(places, bounds))
         for level in LEVELS:
-            best = min(best, (_cost(*_merged(bounds, taken, level)), number, level))
+            best = min(best, (_cost(*_merged(bounds, taken, level), class_bits), number, level))
             if len(bounds) <= 2 << level:
                 break
     _, number, level = best
     return number << 4 | level, merged_bounds(context.order(number).bounds, level), *options[number]
 
 
-def _sorted(places: Positions) -> tuple[Positions, Positions]:
+def _placed(positions: Positions, order: CoordinateOrder) -> tuple[Positions, Positions | slice]:
     """Places in increasing order, and that order; sorting numbers is many times quicker than sorting indices."""
+    if not order.moves:
+        return positions, _ALL
+    places = order.place(positions)
     bits = len(places).bit_length()
     keyed = np.sort(places << bits | np.arange(len(places)))
     return keyed >> bits, keyed & ((1 << bits) - 1)
@@ -96,9 +104,9 @@ def _merged(bounds: Positions, taken: Positions, level: int) -> tuple[Positions,
     return np.diff(merged_bounds(bounds, level)), np.add.reduceat(taken, np.arange(0, len(taken), 1 << level))
 
 
-def _cost(sizes: Positions, taken: Positions) -> float:
+def _cost(sizes: Positions, taken: Positions, class_bits: float) -> float:
     """About how many bits the positions take: entropy, and the counts themselves."""
-    counts = 8 * (len(taken) + np.count_nonzero(taken > 127) + np.count_nonzero(taken > 16383))
+    counts = class_bits * len(taken) + 8 * (np.count_nonzero(taken > 127) + np.count_nonzero(taken > 16383))
     return counts + 1.005 * entropy(sizes, taken)
 
 

@@ -79,7 +79,7 @@ def _pack_one(places: Whole, size: int) -> bytes:
     width = low_width(size, len(written))
     gaps = _left_out(written)
     stream = _pack_unary(gaps >> width)
-    return b"".join([varints([taken, len(stream)]), stream, _pack_bits(gaps, width)])
+    return b"".join([varints([taken, len(stream)]), stream, pack_bits(gaps, width)])
 
 
 def _unpack_one(reader: Reader, size: int) -> Whole:
@@ -95,7 +95,7 @@ def _unpack_one(reader: Reader, size: int) -> Whole:
         rank = np.arange(count)
         written -= rank
         written <<= width
-        written += _unpack_bits(reader, count, width).cumsum(dtype=np.int64)
+        written += unpack_bits(reader, count, width).cumsum(dtype=np.int64)
         written += rank
     if count and written[-1] >= size:
         raise WireError("a place lies outside its class")
@@ -200,7 +200,7 @@ def _pack_low(gaps: Whole, widths: Whole, counts: Whole) -> bytes:
     """The low bits, class by class, each class filling whole bytes."""
     stops = counts.cumsum()
     used = np.flatnonzero((counts > 0) & (widths > 0))
-    return b"".join([_pack_bits(gaps[stops[c] - counts[c] : stops[c]], int(widths[c])) for c in used])
+    return b"".join([pack_bits(gaps[stops[c] - counts[c] : stops[c]], int(widths[c])) for c in used])
 
 
 def _add_low(gaps: Whole, reader: Reader, widths: Whole, counts: Whole) -> None:
@@ -209,10 +209,10 @@ def _add_low(gaps: Whole, reader: Reader, widths: Whole, counts: Whole) -> None:
     for c in np.flatnonzero((counts > 0) & (widths > 0)):
         piece = gaps[stops[c] - counts[c] : stops[c]]
         piece <<= widths[c]
-        piece |= _unpack_bits(reader, int(counts[c]), int(widths[c]))
+        piece |= unpack_bits(reader, int(counts[c]), int(widths[c]))
 
 
-def _pack_bits(gaps: Whole, width: int) -> bytes:
+def pack_bits(gaps: Whole, width: int) -> bytes:
     """The low ``width`` bits of every gap, high ones first."""
     if width == 0:
         return b""
@@ -222,7 +222,8 @@ def _pack_bits(gaps: Whole, width: int) -> bytes:
     return np.packbits((gaps.astype(np.uint32)[:, None] >> _SHIFTS[32 - width :] & 1).astype(np.uint8)).tobytes()
 
 
-def _unpack_bits(reader: Reader, count: int, width: int) -> NDArray[np.integer]:
+def unpack_bits(reader: Reader, count: int, width: int) -> NDArray[np.integer]:
+    """``count`` numbers of ``width`` bits."""
     bits = np.unpackbits(reader.array(-(-count * width // 8)), count=count * width).reshape(count, width)
     numbers: NDArray[np.integer] = bits @ _POWERS[width]
     return numbers

@@ -43,6 +43,7 @@ class EvaluateRequest(TypedMessage):
     eta: float = 0.0
     local_steps: int = 0
     batch_size: int = 0
+    clients: int = 0
 
     @property
     def buffers(self) -> bytes | None:
@@ -53,7 +54,7 @@ class EvaluateRequest(TypedMessage):
         """See `TypedMessage`."""
         header: list[Any] = [self.round, self.client, self.personalised]
         if self.personalised:
-            header += [self.eta, self.local_steps, self.batch_size]
+            header += [self.eta, self.local_steps, self.batch_size, self.clients]
         return Message(self.KIND, header, joined(self.shared, self.personal), [self.model])
 
     @classmethod
@@ -69,6 +70,7 @@ class EvaluateRequest(TypedMessage):
                 header.number("eta", least=0.0),
                 header.integer("local_steps", 1),
                 header.integer("batch_size", 1),
+                header.integer("clients"),
             )
             request = cls(round_, client, message.log[0], shared, personal, True, *settings)
         else:

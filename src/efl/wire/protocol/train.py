@@ -14,9 +14,10 @@ from efl.wire.message import Message
 from efl.wire.protocol.base import TypedMessage, joined, split
 
 HOWS: tuple[How, ...] = get_args(How)
+COARSEST = 63  # quarters of an octave
 NO_ROUND = -1  # stands for the round of something that has not happened yet
 _LARGEST_CHECKSUM = 2**32 - 1
-_WITHOUT_START = 9  # entries in the header of a request to a client that has a model
+_WITHOUT_START = 11  # entries in the header of a request to a client that has a model
 
 Outcome = Literal["update", "recovered", "diverged", "needs_model"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -27,9 +28,11 @@ class TrainRequest(TypedMessage):
     """Asks a client to train in a round.
 
     ``log`` brings the client's model from version ``base`` to ``version``, as ``how`` says: ``each`` broadcast by
-    itself, all of them ``merged`` into one payload, or the whole ``model``.
+    itself, all of them ``merged`` into one payload or ``summed`` to one increment, or the whole ``model``.
 
     Attributes:
+        clients: How many clients of equal share there are, as in `RoundSettings`.
+        coarseness: Of lattices, as in `RoundSettings`.
         accepted: The last round whose upload from this client was used; `NO_ROUND` for none.
         start: For a client without a model, the checksum of the first model, which it may rebuild from its seed.
         shared: Encoded payloads that all clients of the round get alike.
@@ -37,7 +40,7 @@ class TrainRequest(TypedMessage):
 
     Example:
         >>> from efl.wire.limits import Limits
-        >>> request = TrainRequest(3, 7, 0.1, 20, 32, accepted=1, how="each", base=2, version=3, log=[b"..."])
+        >>> request = TrainRequest(3, 7, 0.1, 20, 32, 50, 0, accepted=1, how="each", base=2, version=3, log=[b"..."])
         >>> TrainRequest.from_bytes(request.to_bytes(), Limits()) == request
         True
     """
@@ -50,6 +53,8 @@ class TrainRequest(TypedMessage):
     eta: float
     local_steps: int
     batch_size: int
+    clients: int
+    coarseness: int
     accepted: int
     how: How
     base: int
@@ -62,7 +67,9 @@ class TrainRequest(TypedMessage):
     def envelope(self) -> Message:
         """See `TypedMessage`."""
         header: list[Any] = [self.version, self.round, self.client, self.eta, self.local_steps, self.batch_size]
-        header += [self.accepted, HOWS.index(self.how), self.base, *(() if self.start is None else (self.start,))]
+        header += [self.clients, self.coarseness, self.accepted, HOWS.index(self.how), self.base]
+        if self.start is not None:
+            header.append(self.start)
         return Message(self.KIND, header, joined(self.shared, self.personal), self.log)
 
     @classmethod
@@ -76,6 +83,8 @@ class TrainRequest(TypedMessage):
             header.number("eta", least=0.0),
             header.integer("local_steps", least=1),
             header.integer("batch_size", least=1),
+            header.integer("clients"),
+            header.integer("coarseness", least=-COARSEST, most=COARSEST),
             header.integer("accepted", least=NO_ROUND),
             header.choice("how", HOWS),
             header.integer("base", least=NO_MODEL, most=version),

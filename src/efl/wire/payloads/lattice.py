@@ -1,0 +1,100 @@
+"""An increment of whole multiples of one step: ternary is the case of codes −1, 0, 1."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from efl.errors import WireError
+from efl.layout import Layout
+from efl.wire.context import Context, cheapest_order, scheme
+from efl.wire.coordinate_order import CLASSES
+from efl.wire.payloads.registry import Payload, Positions, Vector, register
+from efl.wire.range_coding import NumberEncoder, most_number_bytes, read_numbers
+from efl.wire.reader import Reader
+
+LATTICE = 8
+LARGEST_CODE = 2**24  # up to which a float32 is a whole number
+CLASS_BITS = 100  # what a class must save: a table of its own takes as long as coding a few hundred numbers
+LARGEST_STEP = float(np.finfo(np.float32).max) / LARGEST_CODE
+_STEP = struct.Struct("<f")
+
+
+@register(LATTICE)
+@dataclass(frozen=True, eq=False)
+class Lattice(Payload):
+    """An increment of ``step`` times the non-zero ``codes`` at increasing ``positions``."""
+
+    layout: Layout
+    positions: Positions
+    codes: NDArray[np.int32]
+    step: float
+
+    @classmethod
+    def of(cls, layout: Layout, codes: NDArray[np.int32], step: float) -> Self:
+        """The increment of a code for every coordinate."""
+        positions = np.flatnonzero(codes)
+        return cls(layout, positions, codes[positions], step)
+
+    @property
+    def values(self) -> Vector:
+        """The increment at ``positions``."""
+        return self.codes.astype(np.float32) * np.float32(self.step)
+
+    def onto(self, reference: Vector) -> Vector:
+        """The reference with the increment added."""
+        result = reference.copy()
+        result[self.positions] += self.values
+        return result
+
+    def add_to(self, total: Vector, weight: float, reference: Vector) -> None:
+        """Add ``weight`` times the increment, in time that grows with the non-zeros only."""
+        total[self.positions] += self.values * np.float32(weight)
+
+    def pack(self, context: Context) -> bytes:
+        """The step, positions in the order that makes them shortest, magnitudes in that order, signs."""
+        number, bounds, places, order = cheapest_order(self.positions, context, CLASS_BITS)
+        numbers = NumberEncoder()
+        numbers.places(places, bounds)
+        numbers.magnitudes(np.abs(self.codes[order]) - 1)
+        signs = np.packbits(self.codes > 0).tobytes()
+        return b"".join([bytes([LATTICE, number]), _STEP.pack(self.step), numbers.to_bytes(), signs])
+
+    @classmethod
+    def unpack(cls, kind: int, reader: Reader, context: Context) -> Self:
+        """Read them; takes memory for at most as many positions as there are parameters."""
+        order, bounds = scheme(reader.byte(), context)
+        (step,) = _STEP.unpack(reader.bytes(_STEP.size))
+        if not 0 < step <= LARGEST_STEP:
+            raise WireError("a step out of range")
+        places, magnitudes = read_numbers(reader, bounds)
+        if len(magnitudes) and magnitudes.max() >= LARGEST_CODE:
+            raise WireError("a code out of range")
+        positions = order.position(places)
+        if order.moves:
+            back = np.argsort(positions)
+            positions, magnitudes = positions[back], magnitudes[back]
+        count = len(positions)
+        positive = np.unpackbits(reader.array(-(-count // 8)), count=count).view(np.bool_)
+        codes = (magnitudes + 1).astype(np.int32)
+        return cls(context.layout, positions, np.where(positive, codes, -codes), step)
+
+    @classmethod
+    def most_bytes(cls, layout: Layout) -> int:
+        """Magnitudes may be anything."""
+        return 2 + _STEP.size + most_number_bytes(layout.n, CLASSES * len(layout.blocks)) + -(-layout.n // 8)
+
+
+def total(increments: Sequence[Lattice], layout: Layout) -> Lattice:
+    """The sum of increments whose steps are powers of two, exactly."""
+    step = min((one.step for one in increments), default=inf)
+    codes = np.zeros(layout.n, dtype=np.int64)
+    for one in increments:
+        codes[one.positions] += one.codes.astype(np.int64) * int(one.step / step)
+    return Lattice.of(layout, codes.astype(np.int32), step)
