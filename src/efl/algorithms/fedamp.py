@@ -9,6 +9,7 @@ global one is the mean of the clients' models.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ class FedAMP(FedAvg):
         proximity: λ/α, how strongly a client is held at its cloud model.
     """
 
+    scalable: ClassVar[bool] = False
     attraction: Positive = 0.01
     distance: Positive = 30.0
     proximity: NonNegative = 0.1

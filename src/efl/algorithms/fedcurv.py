@@ -9,7 +9,7 @@ EFL without compression and reweighting is this with λ/2, but for the client's 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field as Constraint
@@ -34,6 +34,7 @@ class FedCurv(FedAvg):
         own: Whether a client takes its own part out of the penalty (``exclude``), as the paper does.
     """
 
+    scalable: ClassVar[bool] = False
     curvature: NonNegative = 0.05
     fisher: Literal["empirical", "true"] = "empirical"
     fisher_samples: Annotated[int, Constraint(ge=1)] = 256

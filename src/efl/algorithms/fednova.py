@@ -7,6 +7,7 @@ much they did, and so minimise another objective. FedNova averages directions, d
 
 from collections.abc import Sequence
 from math import fsum
+from typing import ClassVar
 
 from efl.algorithms.base import RoundSettings, Update
 from efl.algorithms.fedavg import FedAvg
@@ -16,6 +17,8 @@ from efl.algorithms.registry import ALGORITHMS
 @ALGORITHMS.register("fednova")
 class FedNova(FedAvg):
     """FedAvg's clients, whether complete or not, and normalised weights."""
+
+    scalable: ClassVar[bool] = False
 
     @property
     def uses_incomplete(self) -> bool:

@@ -4,6 +4,7 @@ Clients minimise f_k + μ/2 ‖w − w_τ‖². Unlike FedAvg, the paper (sectio
 solutions of stragglers, unscaled; ``incomplete="drop"`` gives the proximal term alone.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from efl.algorithms.base import LocalWork, Step
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.transform import Transform
 from efl.settings import NonNegative
 
 
@@ -22,9 +24,9 @@ class FedProx(FedAvg):
     incomplete: Literal["use", "drop"] = "use"
 
     @property
-    def uses_incomplete(self) -> bool:
-        """Partial work counts, unless it is to be dropped."""
-        return self.incomplete == "use"
+    def default_transforms(self) -> Sequence[Transform]:
+        """Partial solutions count as they are."""
+        return ()
 
     def local_step(self, work: LocalWork) -> Step:
         """The pull is taken where the step ends: w ← (w − ηg + ημ w_τ) / (1 + ημ)."""

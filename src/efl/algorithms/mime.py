@@ -33,6 +33,7 @@ LITE: dict[str, Any] = {"correction": False}
 class Mime(FedAvg):
     """``momentum`` is β, 0 for plain SGD; ``correction`` whether steps are corrected by c."""
 
+    scalable: ClassVar[bool] = False
     presets: ClassVar[Presets] = {"lite": LITE}
     momentum: Annotated[float, Constraint(ge=0, lt=1)] = 0.7
     correction: bool = True

@@ -5,6 +5,7 @@ train. The server takes the majority in every coordinate and everybody steps tha
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from efl.algorithms.base import LocalWork, RoundSettings, Update, Uploads
 from efl.algorithms.compression.codec import Codec
@@ -18,6 +19,7 @@ from efl.settings import Positive
 class SignSGD(FedAvg):
     """``step`` is what every parameter moves in a round, in units of η: δ = step · η."""
 
+    scalable: ClassVar[bool] = False
     step: Positive = 0.2
 
     @property

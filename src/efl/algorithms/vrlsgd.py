@@ -51,7 +51,12 @@ class VRLSGD(FedAvg):
         """The mean step of the round, as far as the server will see it."""
         whole = work.untouched and all(isinstance(update, Dense) for update in updates)
         moved = work.displacement if whole else torch.stack([delta_of(update, work.start) for update in updates])
-        work.state["step"] = -moved / (work.steps_done * work.settings.eta).unsqueeze(1)
+        work.state["step"] = -moved / (self._counted_steps(work) * work.settings.eta).unsqueeze(1)
+
+    def _counted_steps(self, work: LocalWork) -> Tensor:
+        """How many steps an update stands for: those of the client or, where it was scaled, all."""
+        done = work.steps_done
+        return torch.full_like(done, work.settings.local_steps) if self.incomplete == "use" else done
 
     def _difference(self, work: LocalWork) -> Tensor:
         """Δ_k with the last round taken into account, if it reached the server."""
