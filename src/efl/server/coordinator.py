@@ -14,11 +14,13 @@ import numpy as np
 from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings, ServerState
+from efl.algorithms.components.shares import effective_cohort, remembered_clients
 from efl.algorithms.pipeline import initial_state, upload_parts
 from efl.errors import DivergedError, UserError, WireError
 from efl.models import FlatModel
 from efl.rng import Purpose, stream
 from efl.server.aggregation import Aggregate, aggregate, is_finite, mean_loss, updates_of
+from efl.server.byte_control import ByteControl
 from efl.server.client_table import ClientTable
 from efl.server.limits import NormLimits
 from efl.server.membership import Membership
@@ -71,11 +73,12 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.plain = self.context = Context(self.model.layout)
         self.parts = upload_parts(self.algorithm)
+        self.byte_control = ByteControl(self.algorithm.budget)
         self.kinds = {name: part.kind for name, part in self.parts.items()}
         self.message_limits = Limits.of(self.plain.layout, len(self.model.buffers), self.parts)
         self.rejected_rounds = 0  # in a row in which replies were rejected, and none could be used
-        self.first_checksum = checksum(self.model.w.numpy())
         self.server = initial_state(self.algorithm, self.model.w.clone())
+        self.first_checksum = checksum(self.server.w.numpy())
         self.buffers = self.model.buffers.clone()
 
     def run_round(self, round_: int) -> RoundRecord:
@@ -99,6 +102,7 @@ class Coordinator:
         self._note_replies(cohort, valid, settings, version)
         reset = self._reset_after_rejections(bool(valid), rejected=not rejected.keys().isdisjoint(replies.blobs))
         loss = mean_loss(counted, self.table, round_)
+        self._control_bytes(len(requests), replies, settings)
         sent = self.ledger.round_dict()
         now = self.transport.now
         return RoundRecord(
@@ -110,7 +114,11 @@ class Coordinator:
         training = self.training
         started = int(self.members.restarted[0]) if training.restart else 0
         eta = training.schedule(training.learning_rate, max(0, round_ - started))
-        return RoundSettings(round_, eta, training.local_steps, training.batch_size, self.plain.layout)
+        shares = self.table.shares
+        clients = remembered_clients(shares, training.cohort)
+        coarseness = self.byte_control.coarseness(effective_cohort(shares, training.cohort))
+        steps, batch = training.local_steps, training.batch_size
+        return RoundSettings(round_, eta, steps, batch, self.plain.layout, clients, coarseness)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that rounds change, but for what the transport keeps."""
@@ -123,6 +131,7 @@ class Coordinator:
             "log": self.log.state_dict(),
             "ledger": self.ledger.state_dict(),
             "rejected_rounds": self.rejected_rounds,
+            "byte_control": self.byte_control.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -144,6 +153,7 @@ class Coordinator:
         self.log = BroadcastLog.from_state_dict(state["log"])
         self.ledger.load_state_dict(state["ledger"])
         self.rejected_rounds = int(state["rejected_rounds"])
+        self.byte_control.load_state_dict(state.get("byte_control", {}))
 
     def _sample(self, round_: int) -> Cohort:
         """The cohort, from the members (or those that can be reached), and abandoned clients due for another probe."""
@@ -223,6 +233,11 @@ class Coordinator:
         table.version[replied] = version
         used = replied[table.objective[replied]]
         table.accepted[used] = settings.round
+
+    def _control_bytes(self, requests: int, replies: Replies, settings: RoundSettings) -> None:
+        complete = sum(steps >= settings.local_steps for steps in replies.steps.values())
+        clients = len(self.table.sizes)
+        self.byte_control.note(self.ledger.round, 4 * self.model.n, requests, complete, clients)
 
     def _reset_after_rejections(self, used: bool, *, rejected: bool) -> bool:
         """With limits, reset all but the weights after some rounds in which every reply was rejected.

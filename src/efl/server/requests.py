@@ -55,6 +55,8 @@ class RequestEncoder:
         """For each client its request, encoded, and how many bytes of it are of which kind."""
         catch_up = CatchUp(self.log, self.shared.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
         settings, shared_kinds = self.settings, kinds_of(self.shared.parts, part_kinds)
+        for version in sorted({int(table.version[client]) for client in clients}, reverse=True):
+            catch_up.update(version)  # the shortest way first: others are added to it
         for client in clients:
             version = int(table.version[client])
             update = catch_up.update(version)
@@ -65,6 +67,8 @@ class RequestEncoder:
                 settings.eta,
                 settings.local_steps,
                 settings.batch_size,
+                settings.clients,
+                settings.coarseness,
                 int(table.accepted[client]),
                 update.how,
                 update.base,

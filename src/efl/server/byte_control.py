@@ -1,0 +1,81 @@
+"""Keeps what a run sends within its budget, by making messages coarser or finer.
+
+An algorithm may name a budget: a share of what FedAvg would send in the same rounds, whole models to every client
+sampled and back from every one that finishes its steps, or bytes per client and round. After every round the steps of
+all lattices are scaled by one factor, a power of 2^¼ that requests bring along; bytes fall with the step
+a little slower than in proportion.
+
+What is sent in a round depends on the steps of as many rounds ago as clients stay away (catch-up), D on average. So the
+factor follows slowly, in 1/(D + 4) parts: an integrator behind a delay of D/2 is stable, and damped, up to several
+times that. What was sent too much is paid back over the next rounds. The factor is bounded: a coarser lattice makes
+noisier updates, and without bounds that could run away. For the same reason headers and fields, which no lattice makes
+shorter, take no more than a part of the budget: very small models go beyond it instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import log2
+from typing import Any
+
+from efl.algorithms.state import Budget
+
+USUAL, SMALLEST = 10, 0.5  # effective cohorts
+SLOWEST = 4  # rounds besides D, in the pace at which the factor follows
+PAID_BACK = 2  # times as many rounds, over which a debt is paid back
+BOUNDS = (-1.0, 1.25)  # octaves
+TARGETS = (0.4, 1.2)  # of what a round is allowed, whatever the debt
+CAUTIOUS = 0.94  # of the budget is aimed at
+LEAST = 0.75  # of the budget is left to what can be made coarser
+KindsSent = Mapping[Any, Mapping[str, int]]
+COARSENED = ("update", "catch-up")  # as the ledger has them
+
+
+@dataclass
+class ByteControl:
+    """The factor, and what it is worked out from: octaves, and bytes sent and allowed so far."""
+
+    budget: Budget | None
+    octaves: float = 0.0
+    sent: float = 0.0
+    allowed: float = 0.0
+
+    def coarseness(self, cohort: float) -> int:
+        """The factor's logarithm in quarters of an octave.
+
+        The noise of an upload's rounding grows with its step, and falls with the number of uploads that it is averaged
+        over. So in an effective cohort smaller than `USUAL` steps are shorter in proportion.
+        """
+        return round(4 * (self.octaves + min(0.0, log2(max(cohort, SMALLEST) / USUAL))))
+
+    def note(self, kinds: KindsSent, model_bytes: int, requests: int, complete: int, clients: int) -> None:
+        """After a round.
+
+        Args:
+            kinds: What was sent in each direction, as in `Ledger.round`.
+            model_bytes: Of a whole model.
+            requests: How many clients were sampled.
+            complete: How many of them did all their steps.
+            clients: How many there are.
+        """
+        sent = sum(way.get(kind, 0) for way in kinds.values() for kind in COARSENED)
+        if self.budget is None or requests == 0 or sent == 0:
+            return
+        fixed = sum(sum(way.values()) for way in kinds.values()) - sent
+        allowed = CAUTIOUS * self.budget.allowed(model_bytes, requests, complete)
+        allowed = max(allowed - fixed, LEAST * allowed)
+        self.sent, self.allowed = self.sent + sent, self.allowed + allowed
+        pace = clients / requests + SLOWEST
+        target = allowed - (self.sent - self.allowed) / (PAID_BACK * pace)
+        target = max(TARGETS[0] * allowed, min(TARGETS[1] * allowed, target))
+        self.octaves = max(BOUNDS[0], min(BOUNDS[1], self.octaves + log2(sent / target) / pace))
+
+    def state_dict(self) -> dict[str, float]:
+        """Everything that rounds change."""
+        return {name: value for name, value in asdict(self).items() if name != "budget"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name, value in state.items():
+            setattr(self, name, float(value))
