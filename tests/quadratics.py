@@ -12,6 +12,7 @@ from efl.algorithms.base import RoundSettings
 from efl.algorithms.pipeline import initial_state
 from efl.algorithms.run_round import Clients, run_round
 from efl.layout import Layout
+from efl.rng import stream
 from efl.training.backends.rows import Rows
 from efl.training.local_work import CohortData, LocalWork
 
@@ -38,6 +39,7 @@ class Quadratics:
             lambda step, active: (ids[:active], ids[:active]),
             lambda limit: (ids, ids, torch.ones(len(ids), 1), ids[:, 0].tolist()),
             lambda row: (ids[row], ids[row]),
+            lambda purpose: [stream(0, purpose, settings.round, one.client) for one in assignments],
         )
         return LocalWork(QuadraticRows(self, start, len(ids)), start, settings, assignments, state, shared, data)
 
@@ -91,7 +93,8 @@ class Simulation:
 
     def _round(self, able, lost):
         self.w_before = self.w
-        settings = RoundSettings(self.rounds, self.eta, self.local_steps, 1, Layout.flat(self.problem.n))
+        layout = Layout.flat(self.problem.n)
+        settings = RoundSettings(self.rounds, self.eta, self.local_steps, 1, layout, clients=1000)
         played = run_round(self.algorithm, self.server, self.clients, settings, steps=able, lost=lost)
         self.server, self.clients = played.server, played.clients
         for row, client in enumerate(played.participants):

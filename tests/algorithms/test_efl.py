@@ -244,7 +244,8 @@ def test_in_the_papers_form_the_server_applies_the_residual_twice():
     for _ in range(2):
         server, _ = aggregate(algorithm, replace(server, w=torch.zeros(2)), both, settings_for(2))
     # First Δ^G = (2, −1), residual (0, −1); then Δ^G = (2, −2): (4, −3) though the clients made (4, −2).
-    assert torch.allclose(algorithm.evaluated_model(server), torch.tensor([4.0, -3.0]))
+    assert torch.allclose(algorithm.server_model(server), torch.tensor([4.0, -3.0]))
+    assert torch.equal(algorithm.evaluated_model(server), server.w)
 
 
 def test_the_field_sums_what_clients_sent():

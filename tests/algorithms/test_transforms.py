@@ -185,7 +185,7 @@ def test_error_feedback_takes_back_what_was_lost_whatever_the_codec():
 def test_a_codec_is_described_by_a_table_and_resumed_from_it(digits, tmp_path):
     algorithm = chain(FedAvg(), codec=ErrorFeedback(SparseTernary(up=0.1, down=0.2), resend=False))
     inner = {"name": "sparse_ternary", "up": 0.1, "down": 0.2, "scope": "whole"}
-    table = {"name": "error_feedback", "codec": inner, "resend": False, "server_applies": "broadcast"}
+    table = {"name": "error_feedback", "codec": inner, "resend": False, "server_applies": "broadcast", "sides": "both"}
     assert codec_table(algorithm) == table
     assert create("fedavg", codec=table).codec == algorithm.codec
     assert codec_table(FedAvg()) == {}

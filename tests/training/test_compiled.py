@@ -85,7 +85,7 @@ def test_fewer_rows_than_there_are():
     assert not rows.G[2].any()
 
 
-NO_DATA = CohortData(*[None] * 3)  # compiled code fetches its own
+NO_DATA = CohortData(*[None] * 4)  # compiled code fetches its own
 
 
 class Work:

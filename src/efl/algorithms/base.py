@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 from torch import Tensor
 
 from efl.algorithms.components.weights import by_samples
 from efl.algorithms.compression.codec import Codec, Uncompressed
-from efl.algorithms.state import Part, Parts, RoundSettings, ServerState, Update
+from efl.algorithms.state import Budget, Part, Parts, RoundSettings, ServerState, Update
 from efl.settings import Settings
 from efl.training.local_work import LocalWork
 from efl.training.step import PLAIN, Step
@@ -30,6 +30,7 @@ Presets = Mapping[str, Mapping[str, Any]]
 
 __all__ = [
     "Algorithm",
+    "Budget",
     "LocalWork",
     "Part",
     "Parts",
@@ -91,6 +92,11 @@ class Algorithm(Settings):
         """How deltas travel, unless `chain` says otherwise."""
         return Uncompressed()
 
+    @property
+    def budget(self) -> Budget | None:
+        """How many bytes may travel; what is compressed by `RoundSettings.coarseness` keeps to it."""
+        return None
+
     added_transforms: ClassVar[tuple[Any, ...]] = ()  # transformations that `chain` added
     replaced_codec: ClassVar[Codec | None] = None
 
@@ -105,6 +111,10 @@ class Algorithm(Settings):
     def codec(self) -> Codec:
         """How deltas travel, both ways."""
         return self.replaced_codec or self.default_codec
+
+    def fitted(self, clients: int, cohort: int) -> Self:
+        """The algorithm for so many clients, of which a round samples ``cohort``; settings left to it are decided."""
+        return self
 
     # Server, before a round
 
@@ -157,3 +167,7 @@ class Algorithm(Settings):
     def evaluated_model(self, server: ServerState) -> Tensor:
         """The vector to evaluate."""
         return server.w
+
+    def server_model(self, server: ServerState) -> Tensor | None:
+        """The server's own model, if it is another than the clients'; evaluated beside it."""
+        return None

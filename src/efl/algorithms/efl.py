@@ -2,15 +2,18 @@
 
 Clients minimise f_k + λ/2 Σ U (w − c)²: a pull towards where the last cohort ended, strong where the Fisher
 information says a parameter matters (Eq. 2 and 3). They may finish only s of E steps; their displacement is scaled
-by a_E/a_s to stand for E steps, the rest of the last upload is added, and ST of the sum is sent (Eq. 5, Algorithm 2).
-The server adds these up with weights p^k/π_k, and broadcasts ST of the sum and of what earlier broadcasts left out;
-what it broadcasts is what it applies.
+by a_E/a_s to stand for E steps (Eq. 5). The server adds these up with weights p^k/π_k; what it broadcasts is what it
+applies.
 
-`PAPER` holds the settings that give the paper's literal form instead.
+Beyond the paper, updates travel on a stochastic lattice instead of as ternary tensors, clients that return correct
+their drift, and both sides remember: docs/algorithm.md has the reasons. `FIRST_EDITION` holds the settings without
+these, in which updates travel as ST with residuals on both sides (Algorithm 2), and `PAPER` those that give the paper's
+literal form.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field as Constraint
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from efl.algorithms.base import (
     Algorithm,
+    Budget,
     LocalWork,
     Part,
     Parts,
@@ -27,30 +31,26 @@ from efl.algorithms.base import (
     Update,
     Uploads,
 )
+from efl.algorithms.components.drift import drift_of, drift_state, without_drift
+from efl.algorithms.components.efl_presets import FIRST_EDITION, PAPER
 from efl.algorithms.components.elastic import ElasticField, StepKind, completion_scale, elastic_step
 from efl.algorithms.components.fields import full_fields, received, short_fields, summed
 from efl.algorithms.components.weights import inverse_probability, self_normalised
-from efl.algorithms.compression.codec import Codec
+from efl.algorithms.compression.codec import Codec, TwoWay
 from efl.algorithms.compression.error_feedback import UNCOMPRESSED_MODEL, ErrorFeedback
+from efl.algorithms.compression.lattice import StochasticLattice
 from efl.algorithms.compression.ternary import SparseTernary
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.transform import Transform
+from efl.algorithms.transforms.caution import Caution
+from efl.algorithms.transforms.memory import Memory
 from efl.errors import UserError
-from efl.settings import AtLeastOne, Density, NonNegative
+from efl.settings import AtLeastOne, Density, NonNegative, Positive
 from efl.training.observers import SquaredGradients
 from efl.wire import Field
 
-PAPER: Mapping[str, Any] = {
-    "step": "explicit",
-    "weighting": "C",
-    "weight_cap": float("inf"),
-    "scale_at": "server",
-    "participation": "share",
-    "server_applies": "aggregate",
-    "scope": "whole",
-    "fisher": "true",
-    "field": "dense",
-    "echo": False,
-}
+Switch = Literal["auto", "on", "off"]
+RETURNING = 10  # rounds; where clients return less often, a memory is too old to help
 
 
 @ALGORITHMS.register("efl")
@@ -59,8 +59,18 @@ class EFL(Algorithm):
 
     Attributes:
         elasticity: λ, the strength of the elastic term.
-        density_up: The share of entries an upload keeps; 1 sends everything uncompressed.
+        bytes: How much may travel: a share of what FedAvg would send, or, above 1, bytes per client and round.
+        step_up: The lattice's step for uploads, in units of the root mean square of an update's entries; None makes
+            what ``bytes`` allow.
+        step_down: The same for broadcasts.
+        rounding: Uploads are rounded ``stochastic``, without bias, or to the ``nearest``, keeping a residual.
+        density_up: The share of entries that an upload keeps as a ternary tensor, with a residual, instead of the
+            lattice; 1 sends everything uncompressed. None for the lattice.
         density_down: The same for broadcasts.
+        memory: Whether both sides remember what clients sent (`Memory`); ``auto`` with the lattice, and where clients
+            return at least every tenth round.
+        drift: Whether clients that return correct their drift; ``auto`` as above.
+        caution: κ of `Caution`; None for 1 with the lattice, else 0.
         weighting: What incomplete work counts: ``elastic`` scales it by a_E/a_s, ``C`` by E/s, ``B`` not at all, ``A``
             drops it.
         weight_cap: θ of Assumption 5, the most that incomplete work is scaled by.
@@ -80,10 +90,17 @@ class EFL(Algorithm):
         echo: Whether clients take a lost upload back into their residual.
     """
 
-    presets: ClassVar[Presets] = {"paper": PAPER}
+    presets: ClassVar[Presets] = {"paper": PAPER, "2021": FIRST_EDITION}
     elasticity: NonNegative = 0.3
-    density_up: Density = 0.01
-    density_down: Density = 0.01
+    bytes: str | float = "1/25"
+    step_up: Positive | None = None
+    step_down: Positive | None = None
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    density_up: Density | None = None
+    density_down: Density | None = None
+    memory: Switch = "auto"
+    drift: Switch = "auto"
+    caution: NonNegative | None = None
     weighting: Literal["elastic", "A", "B", "C"] = "elastic"
     weight_cap: AtLeastOne = 20.0
     fisher: Literal["running", "empirical", "true"] = "running"
@@ -100,8 +117,55 @@ class EFL(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        try:
+            Budget.named(self.bytes)
+        except (ValueError, ZeroDivisionError, OverflowError):
+            raise UserError(
+                f"bytes: {self.bytes!r:.40} is neither a share such as '1/25' nor a number of bytes"
+            ) from None
         if self.scale_at == "server" and self.weighting == "elastic":
             raise UserError("scale_at: the server cannot scale by a_E/a_s, only by E/s: set weighting to 'C' as well")
+        if self.scale_at == "server" and (self._remembers or self._corrects_drift):
+            raise UserError("scale_at: with memory or drift, clients scale their work themselves")
+
+    def fitted(self, clients: int, cohort: int) -> Self:
+        """Without memory and drift correction where clients return too rarely."""
+        often = clients <= RETURNING * cohort
+        memory: Switch = "on" if self._remembers and (often or self.memory == "on") else "off"
+        drift: Switch = "on" if self._corrects_drift and (often or self.drift == "on") else "off"
+        return replace(self, memory=memory, drift=drift, caution=self._kappa)
+
+    @property
+    def budget(self) -> Budget | None:
+        """What ``bytes`` say, where a lattice can keep to it."""
+        up, down = (self.density_up, self.step_up), (self.density_down, self.step_down)
+        return Budget.named(self.bytes) if (None, None) in (up, down) else None
+
+    @property
+    def _on_lattice(self) -> bool:
+        return self.density_up is None and self.density_down is None
+
+    @property
+    def _corrects_itself(self) -> bool:
+        """Whether memory and drift correction are for the program to decide, and possible."""
+        return self._on_lattice and self.scale_at == "client"
+
+    @property
+    def _remembers(self) -> bool:
+        return self.memory == "on" or (self.memory == "auto" and self._corrects_itself)
+
+    @property
+    def _corrects_drift(self) -> bool:
+        return self.drift == "on" or (self.drift == "auto" and self._corrects_itself)
+
+    @property
+    def _kappa(self) -> float:
+        return self.caution if self.caution is not None else 1.0 if self._on_lattice else 0.0
+
+    @property
+    def _unbiased(self) -> bool:
+        """Whether an upload is right on average, so that no residual is needed."""
+        return self.density_up is None and self.rounding == "stochastic"
 
     @property
     def uses_incomplete(self) -> bool:
@@ -114,10 +178,25 @@ class EFL(Algorithm):
         return {"field": Part(Field, kind="field")} if self.elasticity > 0 else {}
 
     @property
+    def _lattice(self) -> StochasticLattice:
+        return StochasticLattice(self.step_up, self.step_down, self.rounding)
+
+    @property
     def default_codec(self) -> Codec:
-        """ST both ways, with residuals on both sides."""
-        ternary = SparseTernary(self.density_up, self.density_down, self.scope)
-        return ErrorFeedback(ternary, self.echo, self.server_applies)
+        """The lattice, or ST, with residuals where rounding is not without bias."""
+        lattice = self._lattice
+        ternary = SparseTernary(self.density_up or 1.0, self.density_down or 1.0, self.scope)
+        up: Codec = lattice if self.density_up is None else ternary
+        down: Codec = lattice if self.density_down is None else ternary
+        both = up if up is down else TwoWay(up, down)
+        return ErrorFeedback(both, self.echo, self.server_applies, "server" if self._unbiased else "both")
+
+    @property
+    def default_transforms(self) -> Sequence[Transform]:
+        """Memory and caution."""
+        of: Literal["sent", "meant"] = "sent" if self._unbiased else "meant"
+        memory = (Memory(of, self._lattice),) if self._remembers else ()
+        return (*memory, *((Caution(self._kappa),) if self._kappa else ()))
 
     # Server, before a round
 
@@ -132,9 +211,14 @@ class EFL(Algorithm):
             return {}
         anchor = torch.where(server.tensors["covered"] > 0, server.tensors["anchor"], server.w)
         moved = anchor - server.w
-        return {"field": self._fields(server.tensors["fisher"][None], moved[None], self.density_down, settings)[0]}
+        compressed = self.density_down != 1
+        return {"field": self._fields(server.tensors["fisher"][None], moved[None], settings, compressed)[0]}
 
     # Client
+
+    def client_state(self, n: int) -> Mapping[str, int]:
+        """What the drift's correction needs."""
+        return drift_state(n) if self._corrects_drift else {}
 
     def local_update(self, work: LocalWork) -> Uploads:
         """Elastic SGD; what was done is scaled to stand for E steps."""
@@ -142,12 +226,16 @@ class EFL(Algorithm):
         field = None if shared is None else received(shared, work.start.cpu())
         running = self.elasticity > 0 and self.fisher == "running"
         observer = SquaredGradients(work.W, work.settings.batch_size) if running else None
-        work.train(elastic_step(field, work.settings.eta, self.elasticity, self.step), observer)
+        drift = drift_of(work) if self._corrects_drift else None
+        work.train(replace(elastic_step(field, work.settings.eta, self.elasticity, self.step), drift=drift), observer)
         work.scale = self._completion(work, field)
+        if drift is not None:
+            moved = without_drift(work, drift, field, self.elasticity, self.step)
+            work.delta = moved if work.scale is None else moved * work.scale
         if self.elasticity == 0:
             return {}
         diagonal = self._exact_fisher(work) if observer is None else observer.mean(work.steps_done)
-        return {"field": self._fields(diagonal, work.displacement, self.density_up, work.settings)}
+        return {"field": self._fields(diagonal, work.displacement, work.settings, self.density_up != 1)}
 
     def _completion(self, work: LocalWork, field: ElasticField | None) -> Tensor | None:
         """What turns the work of s steps into that of E, capped at θ; None where there is nothing to scale here."""
@@ -188,14 +276,14 @@ class EFL(Algorithm):
             return server
         return server.having(**summed([update.parts["field"] for update in updates], server.w))
 
-    def evaluated_model(self, server: ServerState) -> Tensor:
-        """The server's model: in the paper's form it is not the one clients have."""
-        return server.tensors.get(UNCOMPRESSED_MODEL, server.w)
+    def server_model(self, server: ServerState) -> Tensor | None:
+        """In the paper's form the server adds what it did not broadcast, and has a model that no client has."""
+        return server.tensors.get(UNCOMPRESSED_MODEL)
 
     # Both sides
 
-    def _fields(self, fisher: Tensor, moved: Tensor, density: float, settings: RoundSettings) -> list[Field]:
+    def _fields(self, fisher: Tensor, moved: Tensor, settings: RoundSettings, compressed: bool) -> list[Field]:
         """A field for every row, in full or in short; ``moved`` is where the anchor is, from the model."""
-        if self.field == "dense" or (self.field == "auto" and density == 1):
+        if self.field == "dense" or (self.field == "auto" and not compressed):
             return full_fields(fisher, moved, settings.layout)
-        return short_fields(fisher, moved, settings.layout, self.field_density)
+        return short_fields(fisher, moved, settings.layout, self.field_density, short=self._on_lattice)

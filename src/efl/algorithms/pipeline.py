@@ -6,7 +6,9 @@ Pure functions: no bytes, files or processes. The coordinator and the workers ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -22,7 +24,9 @@ from efl.wire import Payload
 
 def upload_parts(algorithm: Algorithm) -> dict[str, Part]:
     """All parts of an upload: the encoded delta, and what the algorithm sends besides."""
-    return {UPDATE: algorithm.codec.part, **algorithm.parts}
+    update = algorithm.codec.part
+    kept = update.resend or any(transform.keeps_uploads for transform in algorithm.transforms)
+    return {UPDATE: replace(update, resend=kept), **algorithm.parts}
 
 
 def resent_parts(algorithm: Algorithm) -> list[str]:
@@ -41,6 +45,7 @@ def client_state(algorithm: Algorithm, n: int) -> dict[str, int]:
 
 def initial_state(algorithm: Algorithm, w: Tensor) -> ServerState:
     """The server's state before the first round."""
+    w = algorithm.codec.start(w)
     server = algorithm.init(w).having(**algorithm.codec.init(w))
     for transform in algorithm.transforms:
         server = server.having(**transform.init(w))
@@ -54,6 +59,8 @@ def encode_updates(algorithm: Algorithm, work: LocalWork, extra: Mapping[str, Se
             work.delta = transform.on_client(work.delta, work)
     updates = algorithm.codec.encode_up(work, _on_sent(algorithm.transforms))
     algorithm.on_encoded(work, updates)
+    for transform in algorithm.transforms:
+        transform.on_encoded(work, updates)
     return [
         {UPDATE: update, **{name: payloads[row] for name, payloads in extra.items()}}
         for row, update in enumerate(updates)
@@ -91,11 +98,11 @@ def _reduced(
     for transform in algorithm.transforms:
         weights = transform.weigh(weights, updates)
     deltas = [update.delta for update in updates]
-    proposed = Aggregate(server.w, deltas, weights)
+    proposed = Aggregate(server.w, deltas, weights, fmean(update.sampling_probability for update in updates))
     if (rule := next((t.reduce for t in reversed(algorithm.transforms) if t.reduce is not None), None)) is not None:
-        proposed = Aggregate.of(server.w, rule(torch.stack([delta_of(delta, server.w) for delta in deltas]), weights))
+        proposed = proposed.having(rule(torch.stack([delta_of(delta, server.w) for delta in deltas]), weights))
     for transform in reversed(algorithm.transforms):
         if overrides(transform, "on_server"):
             delta, server = transform.on_server(proposed.delta, updates, server, settings)
-            proposed = Aggregate.of(server.w, delta)
+            proposed = proposed.having(delta)
     return proposed, server

@@ -61,7 +61,7 @@ def create_codec(table: Mapping[str, Any]) -> Codec:
     """The codec that a [codec] table describes; around another one, that is a table in it.
 
     >>> create_codec({"name": "error_feedback", "codec": {"name": "eight_bit"}})
-    ErrorFeedback(codec=EightBit(), resend=True, server_applies='broadcast')
+    ErrorFeedback(codec=EightBit(), resend=True, server_applies='broadcast', sides='both')
     """
     name, values = _named(table, 'codec: [codec] needs a name, such as name = "sparse_ternary"')
     inner = {key: create_codec(value) for key, value in values.items() if isinstance(value, Mapping)}

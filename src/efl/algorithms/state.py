@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import inf
 from typing import Literal
 
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from efl.training.local_work import Parts, RoundSettings
 from efl.wire import Payload
 
-__all__ = ["Part", "Parts", "RoundSettings", "ServerState", "Update"]
+__all__ = ["Budget", "Part", "Parts", "RoundSettings", "ServerState", "Update"]
 
 Limit = Literal["update", "gradient", "vote"]
 UPDATE = "update"  # the part of an upload that carries the encoded delta
@@ -33,6 +35,34 @@ class Part:
     kind: str = "state"
     limit: Limit = "gradient"
     resend: bool = False
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many bytes may travel, both ways together.
+
+    Attributes:
+        share: Of what FedAvg would send in the same rounds.
+        per_client: Bytes per sampled client and round, if there is no share.
+
+    >>> Budget.named("1/25").allowed(1000, requests=10, complete=5), Budget.named(300).allowed(1000, 10, 5)
+    (600.0, 3000.0)
+    """
+
+    share: float | None = None
+    per_client: float = 0.0
+
+    @classmethod
+    def named(cls, budget: str | float) -> Budget:
+        """A share such as ``1/25`` or 0.04, or above 1 a number of bytes; `ValueError` if it is neither."""
+        number = float(Fraction(budget))
+        if not 0 < number < inf:
+            raise ValueError("a budget is more than 0")
+        return cls(number) if number <= 1 else cls(per_client=number)
+
+    def allowed(self, model_bytes: int, requests: int, complete: int) -> float:
+        """Bytes of a round with so many clients sampled, of which some did all their steps."""
+        return self.per_client * requests if self.share is None else self.share * model_bytes * (requests + complete)
 
 
 @dataclass(frozen=True)

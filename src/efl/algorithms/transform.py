@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from efl.errors import UserError
 from efl.plugins import Registry
 from efl.settings import Settings
 from efl.training.local_work import LocalWork
+from efl.wire import Payload
 
 A = TypeVar("A", bound=Algorithm)
 
@@ -40,6 +41,8 @@ class Transform(Settings):
         (Halve(),)
     """
 
+    keeps_uploads: ClassVar[bool] = False  # whether clients keep each upload until they know that it arrived
+
     def client_state(self, n: int) -> Mapping[str, int]:
         """Vectors that every client keeps between rounds, and how long each is; found in ``work.state``."""
         return {}
@@ -55,6 +58,9 @@ class Transform(Settings):
     def on_sent(self, total: Tensor, work: LocalWork) -> Tensor:
         """The deltas (C, n) after that, as they are about to be encoded: bounds that must hold are set here."""
         return total
+
+    def on_encoded(self, work: LocalWork, updates: Sequence[Payload]) -> None:
+        """After encoding: what the server will see of each row's delta, for transformations that must know."""
 
     def weigh(self, weights: Sequence[float], updates: Sequence[Update]) -> Sequence[float]:
         """How much each delta counts."""
@@ -82,6 +88,15 @@ TRANSFORMS: Registry[type[Transform]] = Registry(
 def overrides(transform: Transform, stage: str) -> bool:
     """Whether a transformation does anything at this stage."""
     return getattr(type(transform), stage) is not getattr(Transform, stage)
+
+
+def fit(algorithm: A, clients: int, cohort: int) -> A:
+    """The algorithm for so many clients, with what was chained to it."""
+    fitted = algorithm.fitted(clients, cohort)
+    if fitted is not algorithm:
+        object.__setattr__(fitted, "added_transforms", algorithm.added_transforms)
+        object.__setattr__(fitted, "replaced_codec", algorithm.replaced_codec)
+    return fitted
 
 
 def chain(algorithm: A, *transforms: Transform, codec: Codec | None = None) -> A:

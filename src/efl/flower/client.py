@@ -158,7 +158,8 @@ class Node:
         how = None
         if request.personalised:
             layout = host.worker.plain.layout
-            settings = RoundSettings(request.round, request.eta, request.local_steps, request.batch_size, layout)
+            steps, batch = request.local_steps, request.batch_size
+            settings = RoundSettings(request.round, request.eta, steps, batch, layout, request.clients)
             personal = {} if request.personal is None else {self.client: request.personal}
             how = Personalisation(settings, request.shared, personal)
         return EvaluateRequests(request.round, np.array([self.client]), w, _buffers(request, host), how)

@@ -12,6 +12,8 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from efl.algorithms.base import Algorithm
+from efl.algorithms.transform import fit
 from efl.config import CUSTOM, Experiment
 from efl.errors import UserError
 from efl.flower.config import MakeModel, experiment_of, fleet_of
@@ -71,20 +73,34 @@ def build_server(
     grid: Any, experiment: Experiment, make_model: MakeModel, log: Log
 ) -> tuple[FlowerSetup, RunDirectory]:
     """What the server needs, and the directory of its run, which may exist already."""
-    algorithm = algorithm_of(experiment)
+    algorithm = _algorithm(experiment)
     fleet = fleet_of(experiment)
     experiment = resolved(experiment, algorithm, fleet)
     experiment = experiment.with_values(federation={"dataset": CUSTOM}, model={"name": CUSTOM})
     network, clients = experiment.network, experiment.federation.clients
     where = Path(network.directory)
     directory = RunDirectory.open(where) if (where / "config.toml").exists() else RunDirectory.create(where, experiment)
-    if directory.experiment().model_copy(update={"network": network}) != experiment:
-        raise UserError(f"{where} holds another experiment; set network.directory to a new one")
+    _check_same(experiment, algorithm, directory)
     if directory.read_summary() is not None:
         raise UserError(f"{where} holds a run that is finished; set network.directory to a new one")
     registry = Registry(clients, network.patience, directory.path / "clients.json")
     mailbox = Mailbox(grid, registry, run_name(directory.name), network.deadline, log)
     return FlowerSetup(experiment, algorithm, fleet, FlatModel(make_model(experiment)), mailbox), directory
+
+
+def _algorithm(experiment: Experiment) -> Algorithm:
+    return fit(algorithm_of(experiment), experiment.federation.clients, experiment.training.cohort)
+
+
+def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDirectory) -> None:
+    """See that a directory holds this experiment; settings that its version of the program did not know are as now."""
+    there = directory.experiment()
+    found = there.model_copy(update={"network": experiment.network, "algorithm": experiment.algorithm})
+    if found != experiment or _algorithm(there) != algorithm:
+        hint = (
+            "; runs of elastic-fl 0.1 go on with algorithm.name = 'efl:2021'" if "density_up" in there.algorithm else ""
+        )
+        raise UserError(f"{directory.path} holds another experiment; set network.directory to a new one{hint}")
 
 
 def run_name(path: Path) -> str:

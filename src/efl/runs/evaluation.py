@@ -96,7 +96,11 @@ class Evaluator:
         if not known.any():
             return {}
         scores: Record = {"accuracy": float(accuracies[known].mean()), "worst_decile": worst_decile(accuracies[known])}
-        members = self.coordinator.members
+        coordinator = self.coordinator
+        if (own := coordinator.algorithm.server_model(coordinator.server)) is not None:
+            request = EvaluateRequests(round_, np.arange(self.schedule.clients), own, coordinator.buffers)
+            scores["server_accuracy"] = mean(self._collected(request)[known])
+        members = coordinator.members
         if not members.fixed:
             scores["member_accuracy"] = mean(accuracies[known & members.objective(round_)])
             arrives = members.calendar.arrives

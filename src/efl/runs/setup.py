@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from efl.algorithms import Algorithm, codec_table, create, find, name_of, transform_tables
+from efl.algorithms.transform import fit
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment, Transformation
@@ -185,12 +186,13 @@ def build(
         load_plugin(file)
     algorithm = algorithm or algorithm_of(experiment)
     fleet = fleet or _fleet(experiment)
-    experiment = resolved(experiment, algorithm, fleet)
     if federation is None:
         experiment = data_resolved(experiment)
         federation = (data or DataCache()).load(experiment)
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
+    algorithm = fit(algorithm, len(federation), experiment.training.cohort)
+    experiment = resolved(experiment, algorithm, fleet)
     fleet.check(len(federation), experiment.training.seed)
     name = CUSTOM if module is not None else _network_name(experiment, federation)
     if module is None:

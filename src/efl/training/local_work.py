@@ -18,6 +18,7 @@ from torch import Tensor
 from efl.errors import WireError
 from efl.layout import Layout
 from efl.models import FlatModel
+from efl.rng import Purpose
 from efl.training.backends.rows import Rows
 from efl.training.fisher import exact_fisher
 from efl.training.observers import SquaredGradients
@@ -39,13 +40,25 @@ def no_deadline() -> bool:
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """What server and clients agree on for one round: τ, η_τ, E, B, and where the model's tensors lie."""
+    """What server and clients agree on for one round: τ, η_τ, E, B, and where the model's tensors lie.
+
+    ``clients`` is 1/Σ(p^k)², the number of clients if all had equal shares of the objective; 0 where they are too
+    unequal, or return too rarely, to be remembered (`effective_clients`).
+    ``coarseness`` says by how many quarters of an octave the steps of lattices are longer than usual.
+    """
 
     round: int
     eta: float
     local_steps: int
     batch_size: int
     layout: Layout
+    clients: int = 0
+    coarseness: int = 0
+
+    @property
+    def coarsening(self) -> float:
+        """The factor by which steps are longer."""
+        return float(2 ** (self.coarseness / 4))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +81,14 @@ class CohortData:
     """The data of the clients at work, one row each.
 
     ``batch(step, active)`` gives the mini-batch of a step for the first rows, ``fisher_samples(limit)`` up to that many
-    samples of every row, ``all_samples(row)`` everything one client trains on.
+    samples of every row, ``all_samples(row)`` everything one client trains on, ``streams(purpose)`` random numbers for
+    every row.
     """
 
     batch: Callable[[int, int], tuple[Tensor, Tensor]]
     fisher_samples: Callable[[int], FisherSamples]
     all_samples: Callable[[int], tuple[Tensor, Tensor]]
+    streams: Callable[[Purpose], Sequence[np.random.Generator]]
 
 
 @dataclass(eq=False)
@@ -131,6 +146,10 @@ class LocalWork:
         """How many rounds (C, 1) ago each row's last upload was; 1: in the round before."""
         rounds = [max(self.settings.round - one.last_upload, 1) for one in self.assignments]
         return torch.tensor(rounds, device=self.W.device).unsqueeze(1)
+
+    def streams(self, purpose: Purpose) -> Sequence[np.random.Generator]:
+        """Random numbers of each row's client, the same wherever and beside whomever it works."""
+        return self.data.streams(purpose)
 
     def personal_models(self) -> Tensor:
         """The model (C, n) that each row was sent alone, ``start`` for those that were sent none."""

@@ -93,6 +93,7 @@ class Trainer:
             BatchPrefetcher(self.federation, chosen, rows),
             lambda limit: self._fisher_samples(clients, settings.round, limit),
             lambda row: self.federation.batch(torch.from_numpy(self.federation.train[clients[row]])),
+            lambda wanted: [stream(self.seed, wanted, settings.round, client) for client in clients],
         )
         common = (rows, start, settings, assignments, state, shared, data, self.time_left)
         source = self.federation.source() if isinstance(self.backend, Native) else None

@@ -41,6 +41,21 @@ def elastic_step(field: ElasticField | None, eta: float, elasticity: float, kind
     return Step(keep=keep, shift=strength * field.anchor * keep, index=field.index)
 
 
+def steps_under_pull(
+    field: ElasticField, eta: float, elasticity: float, steps_done: Tensor, kind: StepKind = "implicit"
+) -> Tensor:
+    """a_s (C, k) at the field's coordinates: how many steps without a pull a constant gradient would need instead.
+
+    a_s = (1 − ρ^s)/(ηλU) with ρ = 1/(1 + ηλU), or 1 − ηλU for explicit steps; s where nothing pulls.
+    """
+    strength = field.fisher.double() * (eta * elasticity)
+    rate = torch.log1p(strength) if kind == "implicit" else -torch.log1p(-strength.clamp(max=1 - 1e-9))
+    progress = [
+        torch.where(strength > 0, -torch.expm1(-done * rate) / strength, float(done)) for done in steps_done.tolist()
+    ]  # row by row: within a matrix, the last bits would depend on who works beside whom
+    return torch.stack(progress).float()
+
+
 def completion_scale(
     field: ElasticField | None,
     eta: float,

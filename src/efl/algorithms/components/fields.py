@@ -18,6 +18,7 @@ from efl.errors import WireError
 from efl.wire import Field, Layout, Payload, RankOneFisher
 
 SMALL = 100  # coordinates that are always sent, however small the model
+FEW, FEW_FROM = 40, 4000  # the same where bytes count, and parameters from which on they do
 FACTORED_FROM = 35_000  # parameters from which on factored Fisher values are shorter than more entries of a field
 
 
@@ -26,9 +27,12 @@ def full_fields(fisher: Tensor, moved: Tensor, layout: Layout) -> list[Field]:
     return [Field(layout, None, u, d) for u, d in zip(fisher.numpy(), moved.numpy(), strict=True)]
 
 
-def short_fields(fisher: Tensor, moved: Tensor, layout: Layout, share: float) -> list[Field]:
-    """A field for every row, at the ``share`` of coordinates where it pulls most; in small models, where u is large."""
-    count = max(SMALL, int(layout.n * share))
+def short_fields(fisher: Tensor, moved: Tensor, layout: Layout, share: float, *, short: bool = False) -> list[Field]:
+    """A field for every row, at the ``share`` of coordinates where it pulls most; in small models, where u is large.
+
+    ``short`` sends fewer entries of models between very small ones, where no field is long, and large ones.
+    """
+    count = max(FEW if short and layout.n >= FEW_FROM else SMALL, int(layout.n * share))
     fields: list[Field] = []
     for u, d in zip(fisher.numpy(), moved.numpy(), strict=True):
         factored = RankOneFisher.of(u, layout) if layout.n >= FACTORED_FROM else None

@@ -7,7 +7,7 @@ against w.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import fsum
 
@@ -21,27 +21,45 @@ ROUNDING = 1e-9
 
 
 class Aggregate:
-    """What a round's updates come to: a new ``model``, or the ``delta`` from w, whichever is asked for."""
+    """What a round's updates come to: a new ``model``, or the ``delta`` from w, whichever is asked for.
 
-    def __init__(self, w: Tensor, updates: Sequence[Payload], weights: Sequence[float]) -> None:
-        self.w, self.updates, self.weights = w, updates, weights
+    Args:
+        w: The model.
+        updates: What clients sent.
+        weights: How much each counts.
+        participation: The probability that a client takes part in a round.
+        delta: What they come to, where it is more than their weighted sum.
+    """
 
-    @classmethod
-    def of(cls, w: Tensor, delta: Tensor) -> Aggregate:
-        """One whose delta is known."""
-        known = cls(w, (), ())
-        known.delta, known.model = delta, w + delta
-        return known
+    def __init__(
+        self,
+        w: Tensor,
+        updates: Sequence[Payload],
+        weights: Sequence[float],
+        participation: float = 1.0,
+        delta: Tensor | None = None,
+    ) -> None:
+        self.w, self.updates, self.weights, self.participation = w, updates, weights, participation
+        self._delta = delta
+
+    def having(self, delta: Tensor) -> Aggregate:
+        """The same updates, come to something else."""
+        return Aggregate(self.w, self.updates, self.weights, self.participation, delta)
+
+    @property
+    def contributions(self) -> Iterator[tuple[Payload, float]]:
+        """Each update and its weight."""
+        return zip(self.updates, self.weights, strict=True)
 
     @cached_property
     def model(self) -> Tensor:
         """W + Σ weight_k · (model_k − w)."""
-        return averaged_model(self.w, self.updates, self.weights)
+        return averaged_model(self.w, self.updates, self.weights) if self._delta is None else self.w + self._delta
 
     @cached_property
     def delta(self) -> Tensor:
         """Σ weight_k · (model_k − w)."""
-        return averaged_increment(self.w, self.updates, self.weights)
+        return averaged_increment(self.w, self.updates, self.weights) if self._delta is None else self._delta
 
 
 def averaged_model(w: Tensor, updates: Sequence[Payload], weights: Sequence[float]) -> Tensor:

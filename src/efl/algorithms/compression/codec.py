@@ -31,6 +31,10 @@ class Codec(Settings):
         """What an encoded delta is, as a part of the upload."""
         return Part(Dense, kind="update", limit="update")
 
+    def start(self, w: Tensor) -> Tensor:
+        """The model to start from: as it is, unless updates can only be added to some models."""
+        return w
+
     def client_state(self, n: int) -> Mapping[str, int]:
         """Vectors that every client keeps between rounds, and how long each is."""
         return {}
@@ -46,6 +50,10 @@ class Codec(Settings):
     def compress(self, deltas: Tensor, direction: Direction, settings: RoundSettings) -> Sequence[Payload]:
         """Every row of ``deltas`` (C, n) as a payload."""
         raise TypeError(f"{type(self).__name__} does not compress {direction}")
+
+    def fidelity(self, sent: Payload, settings: RoundSettings) -> float:
+        """1/(1 + ω), where ω is the variance of what was sent, relative to the squared length of what was meant."""
+        return 1.0
 
     def encode_up(self, work: LocalWork, on_sent: OnSent | None = None) -> Sequence[Payload]:
         """What each row of ``work`` sends; ``on_sent`` has the last word on the deltas."""
@@ -76,6 +84,47 @@ CODECS: Registry[type[Codec]] = Registry(
     lambda thing: thing if isinstance(thing, type) and issubclass(thing, Codec) else None,
     built_in="efl.algorithms.compression",
 )
+
+
+class TwoWay(Codec):
+    """One codec for uploads, another for broadcasts."""
+
+    up: Codec
+    down: Codec
+
+    def __post_init__(self) -> None:
+        """Both have checked themselves."""
+
+    @property
+    def part(self) -> Part:
+        """As the one for uploads has it."""
+        return self.up.part
+
+    def start(self, w: Tensor) -> Tensor:
+        """As the one for broadcasts needs it."""
+        return self.down.start(w)
+
+    def init(self, w: Tensor) -> Mapping[str, Tensor]:
+        """What the one for broadcasts keeps."""
+        return self.down.init(w)
+
+    def compresses(self, direction: Direction) -> bool:
+        """As the one for this direction does."""
+        return (self.up if direction == "up" else self.down).compresses(direction)
+
+    def compress(self, deltas: Tensor, direction: Direction, settings: RoundSettings) -> Sequence[Payload]:
+        """By the one for this direction."""
+        return (self.up if direction == "up" else self.down).compress(deltas, direction, settings)
+
+    def encode_up(self, work: LocalWork, on_sent: OnSent | None = None) -> Sequence[Payload]:
+        """By the one for uploads."""
+        return self.up.encode_up(work, on_sent)
+
+    def encode_down(
+        self, aggregate: Aggregate, server: ServerState, settings: RoundSettings
+    ) -> tuple[Payload, ServerState]:
+        """By the one for broadcasts."""
+        return self.down.encode_down(aggregate, server, settings)
 
 
 @CODECS.register("uncompressed")

@@ -34,11 +34,13 @@ class ErrorFeedback(Codec):
         resend: Whether clients take a lost upload back into their residual.
         server_applies: What the server adds to the model that is evaluated: what it ``broadcast``, or, as in the EFL
             paper, the uncompressed ``aggregate``, residual included.
+        sides: Who keeps a residual: ``both``, or only the ``server``, where uploads lose nothing on average.
     """
 
     codec: Codec = SparseTernary()
     resend: bool = True
     server_applies: Literal["broadcast", "aggregate"] = "broadcast"
+    sides: Literal["both", "server"] = "both"
 
     def __post_init__(self) -> None:
         """The codec has checked itself."""
@@ -48,21 +50,29 @@ class ErrorFeedback(Codec):
         """The codec's, kept until it is known to have arrived."""
         return replace(self.codec.part, resend=self.resend and self.compresses("up"))
 
+    def start(self, w: Tensor) -> Tensor:
+        """As the codec needs it."""
+        return self.codec.start(w)
+
     def compresses(self, direction: Direction) -> bool:
         """As the codec does."""
         return self.codec.compresses(direction)
 
     def client_state(self, n: int) -> Mapping[str, int]:
         """R^k; where nothing is compressed, all of Δ^k, until the server is known to have it."""
-        return {RESIDUAL: n} if self.compresses("up") or self.resend else {}
+        return {RESIDUAL: n} if self.sides == "both" and (self.compresses("up") or self.resend) else {}
 
     def init(self, w: Tensor) -> Mapping[str, Tensor]:
         """R^G, and the server's own model where it is another than the clients'."""
         residual = {RESIDUAL: torch.zeros_like(w)} if self.compresses("down") else {}
-        return residual | ({UNCOMPRESSED_MODEL: w.clone()} if self.server_applies == "aggregate" else {})
+        return {**self.codec.init(w), **residual} | (
+            {UNCOMPRESSED_MODEL: w.clone()} if self.server_applies == "aggregate" else {}
+        )
 
     def encode_up(self, work: LocalWork, on_sent: OnSent | None = None) -> Sequence[Payload]:
         """C(Δ^k) with Δ^k = R^k + δ^k; the rest stays in R^k."""
+        if self.sides == "server":
+            return self.codec.encode_up(work, on_sent)
         if not self.compresses("up"):
             return self._resent(work, on_sent) if self.resend else self.codec.encode_up(work, on_sent)
         total = work.add_delta(self._residual(work))
@@ -103,8 +113,8 @@ class ErrorFeedback(Codec):
         total = server.tensors[RESIDUAL] + aggregate.delta
         if self.server_applies == "aggregate":
             server = self._applied(server, total)
-        sent = self.codec.compress(total.unsqueeze(0), "down", settings)
-        return sent[0], server.having(**{RESIDUAL: _left(total.unsqueeze(0), sent)[0]})
+        sent, server = self.codec.encode_down(aggregate.having(total), server, settings)
+        return sent, server.having(**{RESIDUAL: _left(total.unsqueeze(0), [sent])[0]})
 
     def _applied(self, server: ServerState, total: Tensor) -> ServerState:
         return server.having(**{UNCOMPRESSED_MODEL: server.tensors[UNCOMPRESSED_MODEL] + total})
