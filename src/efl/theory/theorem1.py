@@ -37,10 +37,11 @@ def offset(local_steps: int, convexity: float, smoothness: float, cap: float, le
     return max(drift, curvature) / least_work
 
 
-def expected_B(constants: Constants, fleet: Participation, cap: float) -> float:
-    """E[B_t], what a round adds to the variance: noise, unlike clients, drift over E steps, uneven weights.
+def expected_B(constants: Constants, fleet: Participation, cap: float, rounding: float = 0.0) -> float:
+    """E[B_t], what a round adds to the variance: noise, unlike clients, drift over E steps, uneven weights, rounding.
 
     (Σ_k p_t^k − 2)₊ is bounded by its largest value, (θ − 2)₊, so that only moments of single clients are needed.
+    Stochastic ``rounding`` of relative variance ω adds ω‖Δ_k‖² ≤ ωη²s²G² to each update, and s² ≤ Es.
     """
     L, mu, E = constants.smoothness, constants.convexity, fleet.local_steps
     square = constants.gradient**2
@@ -48,7 +49,8 @@ def expected_B(constants: Constants, fleet: Participation, cap: float) -> float:
     unlike = 2 * (2 + cap) * L * (fleet.work @ np.array(constants.divergence))
     drift = (2 + mu / (2 * (1 + cap) * L)) * E * (E - 1) * square * fleet.total_work * (1 + cap * max(cap - 2, 0.0))
     uneven = 2 * E * square * (fleet.squared_work / np.array(constants.shares)).sum()
-    return float(noise + unlike + drift + uneven)
+    rounded = rounding * E * square * fleet.squared_work.sum()
+    return float(noise + unlike + drift + uneven + rounded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +66,7 @@ class Theorem1:
     constants: Constants
     fleet: Sequence[Participation]
     distance: float  # E‖w_0 − w*‖²
+    rounding: float = 0.0  # ω, the relative variance of an upload that is right on average
 
     def __post_init__(self) -> None:
         if not self.fleet:
@@ -126,7 +129,9 @@ class Theorem1:
         return self.fleet[min(round_, len(self.fleet) - 1)]
 
     def _C(self, rounds: int) -> Array:
-        variance = {law: expected_B(self.constants, law, self.cap) / law.total_work**2 for law in self._laws}
+        variance = {
+            law: expected_B(self.constants, law, self.cap, self.rounding) / law.total_work**2 for law in self._laws
+        }
         scale = (16 * self.local_steps / self.constants.convexity) ** 2
         return np.maximum(self.gamma**2 * self.distance, scale * self._sum(variance, rounds))
 
