@@ -50,7 +50,7 @@ from efl.training.observers import SquaredGradients
 from efl.wire import Field
 
 Switch = Literal["auto", "on", "off"]
-RETURNING = 10  # rounds; where clients return less often, a memory is too old to help
+RETURNING = 5  # rounds; where clients return less often, what is remembered may be too old, and training diverge
 
 
 @ALGORITHMS.register("efl")
@@ -68,7 +68,7 @@ class EFL(Algorithm):
             lattice; 1 sends everything uncompressed. None for the lattice.
         density_down: The same for broadcasts.
         memory: Whether both sides remember what clients sent (`Memory`); ``auto`` with the lattice, and where clients
-            return at least every tenth round.
+            return at least every fifth round.
         drift: Whether clients that return correct their drift; ``auto`` as above.
         caution: κ of `Caution`; None for 1 with the lattice, else 0.
         weighting: What incomplete work counts: ``elastic`` scales it by a_E/a_s, ``C`` by E/s, ``B`` not at all, ``A``
