@@ -55,7 +55,7 @@ RETURNING = 5  # rounds; where clients return less often, what is remembered may
 
 @ALGORITHMS.register("efl")
 class EFL(Algorithm):
-    """Elastic federated learning; the defaults come from docs/ablation.md.
+    """Elastic federated learning; docs/algorithm.md has the reasons for the defaults.
 
     Attributes:
         elasticity: λ, the strength of the elastic term.

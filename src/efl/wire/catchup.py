@@ -148,7 +148,7 @@ class CatchUp:
         blob = encode(self._sums[base], self.context)
         current = len(missed[-1]) if len(missed) == 1 else len(blob) // len(missed)
         update = ModelUpdate("summed", base, [blob], min(current, len(blob)))
-        return min(update, self._whole_model(), key=len)
+        return update if len(update) <= dense_bytes(layout.n) else self._whole_model()
 
     def _coded_anew(self, blob: bytes, change: Ternary) -> bytes:
         """A broadcast of an earlier round by the field of this one, which it did not know."""
