@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from efl.algorithms.components.elastic import ElasticField, completion_scale, elastic_step
+from efl.algorithms.components.elastic import ElasticField, as_large_as, completion_scale, elastic_step
 from efl.algorithms.components.reduction import averaged_increment, averaged_model
 from efl.algorithms.compression.error_feedback import _left
 from efl.algorithms.compression.ternary import LONG, largest, sparsify_ternary
@@ -187,6 +187,11 @@ def test_running_fisher_by_hand():
     assert [step for step in range(9) if fisher.watches(step)] == [0, 4, 8]
     fisher.squares += torch.tensor([[1.0 + 9.0], [4.0]])
     assert fisher.mean(torch.tensor([5, 4])).tolist() == [[50.0], [40.0]]
+
+
+def test_exact_information_is_made_as_large_as_the_running_one():
+    running, exact = torch.tensor([[1.0, 3.0], [2.0, 2.0], [1.0, 1.0]]), torch.tensor([[1.0, 1.0], [1.0, 3.0], [0, 0]])
+    assert as_large_as(running, exact).tolist() == [[2.0, 2.0], [1.0, 3.0], [0.0, 0.0]]
 
 
 def test_running_fisher_on_another_device_than_the_steps():

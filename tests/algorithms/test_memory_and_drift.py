@@ -89,7 +89,7 @@ def test_whole_models_cannot_be_remembered():
 
 def drifting(elasticity=0.0):
     settings = {"density_up": 1.0, "density_down": 1.0, "memory": "off", "drift": "on"}
-    algorithm = EFL(elasticity=elasticity, fisher="empirical", field="dense", **settings)
+    algorithm = EFL(elasticity=elasticity, fisher="empirical", fisher_size="own", field="dense", **settings)
     return Simulation(algorithm, Quadratics(A, B), eta=0.05, local_steps=3)
 
 
@@ -124,7 +124,7 @@ def test_the_gradient_is_without_the_pull():
     flat = Quadratics([[1e-6, 1e-6]] * 3, [[1e6, -1e6], [2e6, 0.0], [0.0, 3e6]])  # gradients −1, 1, … everywhere
     settings = {"density_up": 1.0, "density_down": 1.0, "memory": "off", "drift": "on", "field": "dense"}
     for step in ("implicit", "explicit"):
-        algorithm = EFL(elasticity=3e5, fisher="empirical", step=step, **settings)
+        algorithm = EFL(elasticity=3e5, fisher="empirical", fisher_size="own", step=step, **settings)
         sim = Simulation(algorithm, flat, eta=0.1, local_steps=4).run(2)
         assert torch.tensor(sim.state(GRADIENT)).flatten().tolist() == pytest.approx([-1, 1, -2, 0, 0, -3], abs=2e-3)
 

@@ -33,7 +33,7 @@ from efl.algorithms.base import (
 )
 from efl.algorithms.components.drift import drift_of, drift_state, without_drift
 from efl.algorithms.components.efl_presets import FIRST_EDITION, PAPER
-from efl.algorithms.components.elastic import ElasticField, StepKind, completion_scale, elastic_step
+from efl.algorithms.components.elastic import ElasticField, StepKind, as_large_as, completion_scale, elastic_step
 from efl.algorithms.components.fields import full_fields, received, short_fields, summed
 from efl.algorithms.components.weights import inverse_probability, self_normalised
 from efl.algorithms.compression.codec import Codec, TwoWay
@@ -77,6 +77,8 @@ class EFL(Algorithm):
         fisher: ``running`` (from the gradients of the steps just done, free), ``empirical`` or ``true`` (a pass of
             their own).
         fisher_samples: How many samples that pass is over, at most.
+        fisher_size: How large the information is in sum: as the ``running`` one, so that λ means the same for every
+            kind of ``fisher``, or as that kind has it (``own``).
         step: The elastic step: ``implicit`` (stable for every λ) or ``explicit``.
         scale_at: Where incomplete work is scaled: at the ``client`` before compression, or at the ``server`` with the
             residual.
@@ -105,6 +107,7 @@ class EFL(Algorithm):
     weight_cap: AtLeastOne = 20.0
     fisher: Literal["running", "empirical", "true"] = "running"
     fisher_samples: Annotated[int, Constraint(ge=1)] = 256
+    fisher_size: Literal["running", "own"] = "running"
     step: StepKind = "implicit"
     scale_at: Literal["client", "server"] = "client"
     participation: Literal["unbiased", "self-normalised", "share"] = "unbiased"
@@ -224,8 +227,8 @@ class EFL(Algorithm):
         """Elastic SGD; what was done is scaled to stand for E steps."""
         shared = work.shared.get("field")
         field = None if shared is None else received(shared, work.start.cpu())
-        running = self.elasticity > 0 and self.fisher == "running"
-        observer = SquaredGradients(work.W, work.settings.batch_size) if running else None
+        observes = self.elasticity > 0 and "running" in (self.fisher, self.fisher_size)
+        observer = SquaredGradients(work.W, work.settings.batch_size) if observes else None
         drift = drift_of(work) if self._corrects_drift else None
         work.train(replace(elastic_step(field, work.settings.eta, self.elasticity, self.step), drift=drift), observer)
         work.scale = self._completion(work, field)
@@ -234,7 +237,7 @@ class EFL(Algorithm):
             work.delta = moved if work.scale is None else moved * work.scale
         if self.elasticity == 0:
             return {}
-        diagonal = self._exact_fisher(work) if observer is None else observer.mean(work.steps_done)
+        diagonal = self._fisher(work, observer)
         return {"field": self._fields(diagonal, work.displacement, work.settings, self.density_up != 1)}
 
     def _completion(self, work: LocalWork, field: ElasticField | None) -> Tensor | None:
@@ -248,9 +251,13 @@ class EFL(Algorithm):
         scale = completion_scale(pulled, eta, self.elasticity, work.steps_done, most, work.model.n, self.step)
         return scale.clamp_(max=self.weight_cap)
 
-    def _exact_fisher(self, work: LocalWork) -> Tensor:
-        """u^k (C, n) at w_s, from samples."""
-        return work.fisher("model" if self.fisher == "true" else "data", self.fisher_samples)
+    def _fisher(self, work: LocalWork, observer: SquaredGradients | None) -> Tensor:
+        """u^k (C, n): what was observed, or at w_s, from samples."""
+        running = None if observer is None else observer.mean(work.steps_done)
+        if running is not None and self.fisher == "running":
+            return running
+        exact = work.fisher("model" if self.fisher == "true" else "data", self.fisher_samples)
+        return exact if running is None else as_large_as(running, exact)
 
     # Server, after a round
 

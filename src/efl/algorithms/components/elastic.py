@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,3 +86,14 @@ def completion_scale(
         if 0 < done < local_steps:
             scale[row, index] = (whole / torch.expm1(-done * rate)).float()
     return scale
+
+
+def as_large_as(running: Tensor, exact: Tensor) -> Tensor:
+    """Every row of ``exact`` (C, n) scaled to the sum of the same row of ``running``.
+
+    Mini-batch gradients along a path are several to hundreds of times as large, squared, as those of single samples
+    where it ends. Scaled, the kind of Fisher information decides where λ pulls, and not how hard.
+    """
+    sums = [[float(row.numpy().sum(dtype=np.float64)) for row in rows] for rows in (running, exact)]
+    factors = [wanted / found if found > 0 else 0.0 for wanted, found in zip(*sums, strict=True)]
+    return exact * torch.tensor(factors, dtype=torch.float32).unsqueeze(1)
