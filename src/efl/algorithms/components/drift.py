@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.components.elastic import ElasticField, StepKind, steps_under_pull
-from efl.algorithms.components.shares import fade, powers
-from efl.training.local_work import LocalWork
+from efl.algorithms.components.shares import fade
+from efl.algorithms.state import RoundSettings
+from efl.training.local_work import NO_ROUND, LocalWork
 
+_NEW = (0.0, 0.0, 0.0, 0.0)
 HORIZON = 20.0  # rounds over which the mean step is smoothed
 GRADIENT, MEAN_STEP, LAST_START, LAST = "gradient", "mean_step", "last_start", "last"
 
@@ -30,18 +32,23 @@ def drift_state(n: int) -> Mapping[str, int]:
 
 def drift_of(work: LocalWork) -> Tensor:
     """D (C, n) for this round, zero for clients that work for the first time; renews G."""
-    settings, state, rounds = work.settings, work.state, work.rounds_since_upload
-    away = rounds.float()
-    eta_then, span = state[LAST][:, :1], state[LAST][:, 1:]
-    steps = settings.local_steps * away * (eta_then + settings.eta) / 2
-    span = span * powers(exp(-1 / HORIZON), rounds)
-    step = (state[LAST_START] - work.start) / steps
-    mean = (span * state[MEAN_STEP] + away * step) / (span + away)
-    first = work.new.unsqueeze(1)
-    mean.masked_fill_(first, 0.0)
-    state[MEAN_STEP] = mean
-    state[LAST] = torch.cat([eta_then, (span + away).masked_fill_(first, 0.0)], dim=1)
-    return ((mean - state[GRADIENT]) * powers(fade(settings.clients), rounds)).masked_fill_(first, 0.0)
+    settings, state = work.settings, work.state
+    factors = [
+        _factors(max(settings.round - one.last_upload, 1), eta, span, settings) if one.last_upload != NO_ROUND else _NEW
+        for one, (eta, span) in zip(work.assignments, state[LAST].tolist(), strict=True)
+    ]
+    old, moved, faded, span = torch.tensor(factors, device=work.W.device).T.unsqueeze(2)
+    drift = state[LAST_START] - work.start
+    mean = state[MEAN_STEP].mul_(old).add_(drift.mul_(moved))
+    state[LAST][:, 1:] = span
+    return torch.sub(mean, state[GRADIENT], out=drift).mul_(faded)
+
+
+def _factors(away: int, eta_then: float, span: float, settings: RoundSettings) -> tuple[float, float, float, float]:
+    """By what G, the model's movement since, and the drift are multiplied; over how many rounds G is smoothed then."""
+    span *= exp(-away / HORIZON)
+    steps = settings.local_steps * (eta_then + settings.eta) / 2
+    return span / (span + away), 1 / (steps * (span + away)), fade(settings.clients) ** away, span + away
 
 
 def without_drift(
@@ -53,16 +60,16 @@ def without_drift(
     """
     eta, done = work.settings.eta, work.steps_done.unsqueeze(1).float()
     drift = drift.to(work.W.device)
-    moved = work.displacement + (eta * done) * drift
-    gradient = moved / (-eta * done)
+    displacement = work.displacement
+    moved = torch.addcmul(displacement, drift, eta * done)
+    gradient = torch.mul(moved, -1 / (eta * done), out=work.state[GRADIENT])
     if field is not None:
         index = torch.arange(len(work.start)) if field.index is None else field.index
         progress = steps_under_pull(field, eta, elasticity, work.steps_done, kind)
-        pulled = work.displacement[:, index] + eta * progress * drift[:, index]
+        pulled = displacement[:, index] + eta * progress * drift[:, index]
         moved[:, index] = pulled
         pull = elasticity * field.fisher * (field.anchor - work.start[index])
         gradient[:, index] = pull - pulled / (eta * progress)
-    work.state[GRADIENT] = gradient
-    work.state[LAST_START] = work.start.expand_as(moved).clone()
+    work.state[LAST_START].copy_(work.start)
     work.state[LAST][:, 0] = eta
     return moved
