@@ -150,7 +150,8 @@ def test_the_optimum_of_unlike_clients_is_a_fixed_point_only_with_the_correction
 
 def test_memory_and_drift_are_for_clients_that_return():
     assert EFL().fitted(50, 10).memory == EFL().fitted(50, 10).drift == "on"
-    assert EFL().fitted(51, 10).memory == EFL().fitted(51, 10).drift == "off"
+    assert (EFL().fitted(51, 10).memory, EFL().fitted(51, 10).drift) == ("on", "off")
+    assert (EFL().fitted(200, 10).memory, EFL().fitted(201, 10).memory) == ("on", "off")
     assert EFL(memory="on").fitted(500, 10).memory == "on"
     assert EFL(density_up=0.01, density_down=0.01).fitted(10, 10).drift == "off"  # the first edition's form
 

@@ -50,7 +50,8 @@ from efl.training.observers import SquaredGradients
 from efl.wire import Field
 
 Switch = Literal["auto", "on", "off"]
-RETURNING = 5  # rounds; where clients return less often, what is remembered may be too old, and training diverge
+REMEMBERED = 20  # rounds; where clients return less often, a memory is hardly worth the room it takes them
+RETURNING = 5  # rounds; where clients return less often, the drift they remember is another, and training may diverge
 
 
 @ALGORITHMS.register("efl")
@@ -68,8 +69,9 @@ class EFL(Algorithm):
             lattice; 1 sends everything uncompressed. None for the lattice.
         density_down: The same for broadcasts.
         memory: Whether both sides remember what clients sent (`Memory`); ``auto`` with the lattice, and where clients
-            return at least every fifth round.
-        drift: Whether clients that return correct their drift; ``auto`` as above.
+            return at least every twentieth round.
+        drift: Whether clients that return correct their drift; ``auto`` with the lattice, and where they return at
+            least every fifth round.
         caution: κ of `Caution`; None for 1 with the lattice, else 0.
         weighting: What incomplete work counts: ``elastic`` scales it by a_E/a_s, ``C`` by E/s, ``B`` not at all, ``A``
             drops it.
@@ -89,6 +91,7 @@ class EFL(Algorithm):
         field: The elastic field travels ``dense``, at 64 bit per parameter, or ``sparse``: rounded, its rows and
             columns, and the entries that matter most. ``auto`` is dense in a direction not compressed.
         field_density: The share of entries that a sparse field has.
+        field_every: Clients send their field in every so many-th round, and are pulled in the round after.
         echo: Whether clients take a lost upload back into their residual.
     """
 
@@ -116,6 +119,7 @@ class EFL(Algorithm):
     scope: Literal["tensor", "whole"] = "whole"
     field: Literal["auto", "sparse", "dense"] = "auto"
     field_density: Density = 0.0025
+    field_every: Annotated[int, Constraint(ge=1)] = 1
     echo: bool = True
 
     def __post_init__(self) -> None:
@@ -133,9 +137,9 @@ class EFL(Algorithm):
 
     def fitted(self, clients: int, cohort: int) -> Self:
         """Without memory and drift correction where clients return too rarely."""
-        often = clients <= RETURNING * cohort
-        memory: Switch = "on" if self._remembers and (often or self.memory == "on") else "off"
-        drift: Switch = "on" if self._corrects_drift and (often or self.drift == "on") else "off"
+        remember, correct = clients <= REMEMBERED * cohort, clients <= RETURNING * cohort
+        memory: Switch = "on" if self._remembers and (remember or self.memory == "on") else "off"
+        drift: Switch = "on" if self._corrects_drift and (correct or self.drift == "on") else "off"
         return replace(self, memory=memory, drift=drift, caution=self._kappa)
 
     @property
@@ -178,7 +182,7 @@ class EFL(Algorithm):
     @property
     def parts(self) -> Mapping[str, Part]:
         """The field, where there is elasticity."""
-        return {"field": Part(Field, kind="field")} if self.elasticity > 0 else {}
+        return {"field": Part(Field, kind="field", every=self.field_every)} if self.elasticity > 0 else {}
 
     @property
     def _lattice(self) -> StochasticLattice:
@@ -210,7 +214,7 @@ class EFL(Algorithm):
 
     def broadcast(self, server: ServerState, settings: RoundSettings) -> Parts:
         """The elastic field of the last round, the anchor as its displacement from the model."""
-        if self.elasticity == 0 or not bool(server.tensors["fisher"].any()):
+        if not self._sends_field(settings.round - 1) or not bool(server.tensors["fisher"].any()):
             return {}
         anchor = torch.where(server.tensors["covered"] > 0, server.tensors["anchor"], server.w)
         moved = anchor - server.w
@@ -227,7 +231,8 @@ class EFL(Algorithm):
         """Elastic SGD; what was done is scaled to stand for E steps."""
         shared = work.shared.get("field")
         field = None if shared is None else received(shared, work.start.cpu())
-        observes = self.elasticity > 0 and "running" in (self.fisher, self.fisher_size)
+        sends = self._sends_field(work.settings.round)
+        observes = sends and "running" in (self.fisher, self.fisher_size)
         observer = SquaredGradients(work.W, work.settings.batch_size) if observes else None
         drift = drift_of(work) if self._corrects_drift else None
         work.train(replace(elastic_step(field, work.settings.eta, self.elasticity, self.step), drift=drift), observer)
@@ -235,7 +240,7 @@ class EFL(Algorithm):
         if drift is not None:
             moved = without_drift(work, drift, field, self.elasticity, self.step)
             work.delta = moved if work.scale is None else moved * work.scale
-        if self.elasticity == 0:
+        if not sends:
             return {}
         diagonal = self._fisher(work, observer)
         return {"field": self._fields(diagonal, work.displacement, work.settings, self.density_up != 1)}
@@ -279,7 +284,7 @@ class EFL(Algorithm):
         self, server: ServerState, updates: Sequence[Update], w_next: Tensor, settings: RoundSettings
     ) -> ServerState:
         """U = Σ u^k, V = Σ u^k ⊙ w_s^k, as far as clients sent them."""
-        if self.elasticity == 0:
+        if not self._sends_field(settings.round):
             return server
         return server.having(**summed([update.parts["field"] for update in updates], server.w))
 
@@ -288,6 +293,10 @@ class EFL(Algorithm):
         return server.tensors.get(UNCOMPRESSED_MODEL)
 
     # Both sides
+
+    def _sends_field(self, round_: int) -> bool:
+        """Whether clients send their fields in a round."""
+        return "field" in self.parts and self.parts["field"].comes_in(round_)
 
     def _fields(self, fisher: Tensor, moved: Tensor, settings: RoundSettings, compressed: bool) -> list[Field]:
         """A field for every row, in full or in short; ``moved`` is where the anchor is, from the model."""

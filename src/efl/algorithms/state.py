@@ -29,12 +29,22 @@ class Part:
         limit: How long it may be where clients are not trusted: an ``update`` like the model, a ``gradient`` such that
             a round of steps along it is, no more than a ``vote`` per parameter.
         resend: Whether a client keeps it until it knows that it arrived, so that what was lost can be sent again.
+        every: It is sent in every so many-th round only.
     """
 
     payload: type[Payload]
     kind: str = "state"
     limit: Limit = "gradient"
     resend: bool = False
+    every: int = 1
+
+    def comes_in(self, round_: int) -> bool:
+        """Whether an upload of this round has it.
+
+        >>> [round_ for round_ in range(9) if Part(Payload, every=3).comes_in(round_)]
+        [2, 5, 8]
+        """
+        return round_ % self.every == self.every - 1
 
 
 @dataclass(frozen=True)

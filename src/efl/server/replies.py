@@ -79,7 +79,9 @@ class ReplyValidator:
         return ValidReply(reply.steps, reply.loss, parts, reply.recovered)
 
     def _decoded(self, reply: TrainReply, client: int) -> Parts:
-        expected: dict[str, type[Payload]] = {name: part.payload for name, part in self.parts.items()}
+        expected: dict[str, type[Payload]] = {
+            name: part.payload for name, part in self.parts.items() if part.comes_in(self.settings.round)
+        }
         expected |= {"buffers": Dense} if self.buffers.numel() else {}
         if set(reply.parts) != set(expected):
             raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
