@@ -25,6 +25,7 @@ from efl.wire import (
     decode_request,
 )
 from efl.wire.limits import MOST_PARTS
+from efl.wire.message import VERSION
 from efl.wire.reader import Reader, sealed, varints
 
 LIMITS = Limits.of(Layout(((20, 30), (20,))), buffers=7)
@@ -190,7 +191,7 @@ def enveloped(content, tail=b""):
 
 
 def test_two_parts_of_one_name_are_refused():
-    twice = msgpack.packb([4, 1, [*DONE.values()]])[1:] + b"\x82\xa1a\x01\xa1a\x01" + b"\x90"
+    twice = msgpack.packb([VERSION, 1, [*DONE.values()]])[1:] + b"\x82\xa1a\x01\xa1a\x01" + b"\x90"
     with pytest.raises(WireError, match="as long as declared"):
         TrainReply.from_bytes(enveloped(b"\x95" + twice, b"xy"), LIMITS)
 
@@ -239,17 +240,17 @@ def cost(read):
 @pytest.mark.parametrize(
     "content",
     [
-        [4, 1, [*range(600_000)], {}, []],
-        [4, 1, [{str(i): i for i in range(600_000)}], {}, []],
-        [4, 1, ["x" * 8_000_000], {}, []],
-        [4, 1, [[0] * 8_000_000], {}, []],
-        [4, 1, [[[]] * 8_000_000], {}, []],
-        [4, 1, [], {str(i): 0 for i in range(600_000)}, []],
-        [4, 1, [], {}, [0] * 8_000_000],
-        [4, 0, [], {}, [0] * 8_000_000],
-        [4, 0, [*ASKED.values()], {}, [0] * 90_000],
-        [4, 0, [*ASKED.values()], {}, [[]] * 10_000],
-        [4, 0, [[{}] * 9_000], {}, []],
+        [VERSION, 1, [*range(600_000)], {}, []],
+        [VERSION, 1, [{str(i): i for i in range(600_000)}], {}, []],
+        [VERSION, 1, ["x" * 8_000_000], {}, []],
+        [VERSION, 1, [[0] * 8_000_000], {}, []],
+        [VERSION, 1, [[[]] * 8_000_000], {}, []],
+        [VERSION, 1, [], {str(i): 0 for i in range(600_000)}, []],
+        [VERSION, 1, [], {}, [0] * 8_000_000],
+        [VERSION, 0, [], {}, [0] * 8_000_000],
+        [VERSION, 0, [*ASKED.values()], {}, [0] * 90_000],
+        [VERSION, 0, [*ASKED.values()], {}, [[]] * 10_000],
+        [VERSION, 0, [[{}] * 9_000], {}, []],
     ],
     ids=range(11),
 )
@@ -261,10 +262,10 @@ def test_huge_headers_cost_little(content):
 
 
 def test_lengths_that_are_declared_but_not_there_cost_nothing():
-    declared = [({"update": size}, []) for size in (5000, 2**62, True)] + [({}, [size]) for size in (2**63, True)]
+    declared = [({0: size}, []) for size in (5000, 2**62, True)] + [({}, [size]) for size in (2**63, True)]
     for parts, log in declared:
         for kind, header in ((1, DONE), (0, ASKED)):
-            blob = enveloped([4, kind, [*header.values()], parts, log], b"xy")
+            blob = enveloped([VERSION, kind, [*header.values()], parts, log], b"xy")
             assert cost(lambda blob=blob: read_anyhow(blob))[1] < 200_000
     starts = [enveloped(bytes([code]) + b"\xff\xff\xff\xff\x01") for code in (0xDD, 0xDF, 0xDB, 0xC6, 0xC9)]
     for blob in (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f" + bytes(100), *starts):
@@ -293,3 +294,16 @@ def test_a_damaged_message_is_refused_or_as_good_as_any(message, data):
     except WireError:
         return
     assert type(message).from_bytes(got.to_bytes(), LIMITS).to_bytes() == got.to_bytes()
+
+
+def test_usual_parts_travel_as_numbers_and_no_other_way():
+    message = Message("reply", [3], {"update": b"x", "control": b"yz"})
+    blob = message.to_bytes()
+    assert Message.from_bytes(blob, "reply").parts == message.parts
+    assert b"update" not in blob
+    for name in ("update", "field", "buffers"):
+        with pytest.raises(WireError, match="by its name instead of its number"):
+            Message.from_bytes(enveloped([VERSION, 1, [], {name: 1}, []], b"x"), "reply")
+    for number in (3, -1, True, None, 0.0):
+        with pytest.raises(WireError):
+            Message.from_bytes(enveloped([VERSION, 1, [], {number: 1}, []], b"x"), "reply")

@@ -2,8 +2,9 @@
 
 One blob: an envelope in MessagePack (version, kind, header, lengths) with a CRC-32, then the payloads, each with a
 CRC-32 of its own that is checked when it is decoded. So what many clients are sent alike is encoded, and checked,
-once. A CRC catches damage, not forgery. A header is a list of values whose order each kind knows, and a kind is its
-place in `KINDS`: names would take most of a short message. `efl.wire.protocol` says what the headers hold.
+once. A CRC catches damage, not forgery. A header is a list of values whose order each kind knows, a kind is its place
+in `KINDS`, and a usual part its place in `USUAL_PARTS`: names would take most of a short message. `efl.wire.protocol`
+says what the headers hold.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from efl.wire.limits import (
 )
 from efl.wire.reader import CHECKSUM, Reader, opened, sealed, varints
 
-VERSION = 4
+VERSION = 5
 KINDS = ("request", "reply", "evaluate", "evaluated", "save", "restore", "state")  # by their number on the wire
+USUAL_PARTS = ("update", "field", "buffers")  # by their number on the wire; others travel by name
 PERSONAL = "personal"  # the part of a request that is for one client alone
 _UNLIMITED = Limits()
 
@@ -48,7 +50,7 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """The blob that travels."""
-        parts, log = {name: len(blob) for name, blob in self.parts.items()}, [len(blob) for blob in self.log]
+        parts, log = {_short(name): len(blob) for name, blob in self.parts.items()}, [len(blob) for blob in self.log]
         envelope: bytes = msgpack.packb([VERSION, KINDS.index(self.kind), self.header, parts, log])
         return b"".join([varints([len(envelope)]), sealed(envelope), *self.parts.values(), *self.log])
 
@@ -83,6 +85,7 @@ class Message:
             raise WireError(f"expected {wanted}, got {kind or _shown(number)} of version {_shown(version)}")
         if type(header) is not list or type(parts) is not dict or type(log) is not list:
             raise WireError("message of the wrong shape")
+        parts = _named(parts)
         _check_parts(parts, limits)
         if log:
             _check_log(log, limits, most_log)
@@ -101,12 +104,25 @@ def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:
             max_str_len=LONGEST_TEXT,
             max_bin_len=0,
             max_ext_len=0,
+            strict_map_key=False,
         )
     except Exception as error:
         raise WireError(f"not a message: {error}") from None
     if not isinstance(content, list) or len(content) != 5:
         raise WireError("message of the wrong shape")
     return content
+
+
+def _short(name: str) -> str | int:
+    return USUAL_PARTS.index(name) if name in USUAL_PARTS else name
+
+
+def _named(parts: dict[Any, Any]) -> dict[Any, Any]:
+    """Parts by their names; each part has one way to be written."""
+    if any(type(key) is str and key in USUAL_PARTS for key in parts):
+        raise WireError("a usual part by its name instead of its number")
+    known = dict(enumerate(USUAL_PARTS))
+    return {known.get(key, key) if type(key) is int else key: size for key, size in parts.items()}
 
 
 def _check_parts(parts: dict[Any, Any], limits: Limits) -> None:
