@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -66,11 +66,34 @@ def choose(
 ) -> None:
     """EFL against FedAvg and SCAFFOLD at their best, accuracy and bytes; by default on the data sets at hand."""
     from efl.paper import choose as study
+
+    _compare(study, seeds, datasets, rounds, out or Path("runs") / "choose", workers, quiet)
+
+
+@app.command()
+def defaults(
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, none of which was used to choose a setting.")] = 2,
+    datasets: DatasetsOption = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the cases have.")] = None,
+    out: OutOption = None,
+    workers: WorkersOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """What EFL, FedAvg and SCAFFOLD lose by their default η and λ against the best of others."""
+    from efl.paper import defaults as study
+
+    _compare(study, seeds, datasets, rounds, out or Path("runs") / "defaults", workers, quiet)
+
+
+def _compare(
+    study: Any, seeds: int, datasets: str | None, rounds: int | None, where: Path, workers: int | None, quiet: bool
+) -> None:
+    """Run the cases of some data sets as ``study`` plans it, and show its table."""
+    from efl.paper.choose import chosen_cases
     from efl.runs.directory import refuse_run_directory
     from efl.track.progress import run_with_progress
 
-    where = out or Path("runs") / "choose"
-    cases = study.chosen_cases(datasets)
+    cases = chosen_cases(datasets)
     if not cases:
         raise UserError(f"no case has a data set among {datasets!r}")
     refuse_run_directory(where)

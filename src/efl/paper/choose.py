@@ -90,13 +90,14 @@ def plan(cases: Iterable[Case], seeds: int, out: Path, rounds: int | None = None
         for stragglers in case.stragglers
         for label, (name, settings) in case.methods.items()
         for seed in range(FIRST_SEED, FIRST_SEED + seeds)
-        for experiment in [parse(_tables(case, stragglers, name, settings, seed, rounds))]
+        for experiment in [parse(tables_of(case, stragglers, name, settings, seed, rounds))]
     ]
 
 
-def _tables(
+def tables_of(
     case: Case, stragglers: float, name: str, settings: Mapping[str, Any], seed: int, rounds: int | None
 ) -> dict[str, Any]:
+    """The experiment of one run, as tables of its file."""
     training = {"rounds": 100, **case.training, "seed": seed} | ({} if rounds is None else {"rounds": rounds})
     training["evaluate_every"] = max(1, training["rounds"] // EVALUATIONS)
     training["evaluate_personalised_every"] = training["rounds"] if case.personalised else "never"
