@@ -75,12 +75,18 @@ def cheapest_order(
 
 
 def _placed(positions: Positions, order: CoordinateOrder) -> tuple[Positions, Positions | slice]:
-    """Places in increasing order, and that order; sorting numbers is many times quicker than sorting indices."""
-    if not order.moves:
-        return positions, _ALL
-    places = order.place(positions)
-    bits = len(places).bit_length()
-    keyed = np.sort(places << bits | np.arange(len(places)))
+    """Places in increasing order, and that order."""
+    return in_order(order.place(positions)) if order.moves else (positions, _ALL)
+
+
+def in_order(numbers: Positions) -> tuple[Positions, Positions]:
+    """Whole numbers ≥ 0 sorted, and where each was; sorting numbers is many times quicker than sorting indices.
+
+    >>> in_order(np.array([7, 2, 5]))
+    (array([2, 5, 7]), array([1, 2, 0]))
+    """
+    bits = len(numbers).bit_length()
+    keyed = np.sort(numbers << bits | np.arange(len(numbers)))
     return keyed >> bits, keyed & ((1 << bits) - 1)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from efl.errors import WireError
 from efl.layout import Layout
-from efl.wire.context import Context, cheapest_order, scheme
+from efl.wire.context import Context, cheapest_order, in_order, scheme
 from efl.wire.coordinate_order import CLASSES
 from efl.wire.payloads.registry import Payload, Positions, Vector, register
 from efl.wire.range_coding import NumberEncoder, most_number_bytes, read_numbers
@@ -78,8 +78,8 @@ class Lattice(Payload):
             raise WireError("a code out of range")
         positions = order.position(places)
         if order.moves:
-            back = np.argsort(positions)
-            positions, magnitudes = positions[back], magnitudes[back]
+            positions, back = in_order(positions)
+            magnitudes = magnitudes[back]
         count = len(positions)
         positive = np.unpackbits(reader.array(-(-count // 8)), count=count).view(np.bool_)
         codes = (magnitudes + 1).astype(np.int32)
