@@ -108,9 +108,12 @@ class ClientHost:
             return self._evaluate_personalised(requests, requests.personalisation)
         tests = [self.trainer.federation.test[client] for client in requests.clients.tolist()]
         samples, size = np.concatenate(tests), BATCHES_PER_JOB * SAMPLES_AT_ONCE
+        places: NDArray[np.int64] | slice = slice(None)
+        if self.trainer.federation.tests_overlap:  # what several clients are tested on is evaluated once
+            samples, places = np.unique(samples, return_inverse=True)
         self.executor.set_model(requests.w, requests.buffers)
         jobs = [samples[start : start + size] for start in range(0, len(samples), size)]
-        correct = np.concatenate(list(self.executor.map(Worker.evaluate, jobs)))
+        correct = np.concatenate(list(self.executor.map(Worker.evaluate, jobs)))[places]
         sizes = np.array([len(test) for test in tests])
         sums: NDArray[np.float64] = np.add.reduceat(correct, np.cumsum(sizes) - sizes)
         return {ACCURACY: (sums, sizes.astype(np.float64))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def check_indices(train: Sequence[Indices], test: Sequence[Indices], samples: in
         if len(mine) == 0 or len(held_out) == 0:
             raise UserError(
                 f"client {client} has {len(mine)} training and {len(held_out)} test samples; "
-                "every client needs at least one of each: use fewer clients or another partition"
+                "every client needs at least one of each: use fewer clients or another partition, or pass test=…"
             )
         if min(mine.min(), held_out.min()) < 0 or max(mine.max(), held_out.max()) >= samples:
             raise UserError(f"client {client} has sample indices outside 0 … {samples - 1}")
@@ -78,9 +79,41 @@ def check_alike(data: Sequence[tuple[Tensor, Tensor]]) -> None:
     like = data[0][0]
     for client, (x, y) in enumerate(data):
         if len(x) == 0 or len(x) != len(y):
-            raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels")
+            remedy = "leave it out, or give it some" if len(x) == len(y) else "every sample needs one"
+            raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels; {remedy}")
         if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
             raise UserError(
                 f"client {client} has samples {tuple(x.shape[1:])} of {x.dtype}, "
                 f"client 0 {tuple(like.shape[1:])} of {like.dtype}; bring them to one shape and type first"
             )
+
+
+def with_test_sets(
+    x: Tensor, y: Tensor, clients: int, test: Any
+) -> tuple[Tensor, Tensor, list[Indices]]:
+    """The samples with those of the test sets after them, and which of these every client is tested on.
+
+    Args:
+        x: The samples to train on.
+        y: Their labels.
+        clients: How many clients there are.
+        test: One ``(x, y)`` pair for all clients, or a list of one per client.
+    """
+    shared = hasattr(test[0], "shape")
+    pairs = [test] if shared else list(test)
+    if len(pairs) not in (1, clients) or (len(pairs) == 1 and not shared and clients > 1):
+        raise UserError(f"{len(pairs)} test sets for {clients} clients; pass one (x, y) for all, or a list of one each")
+    sets = [(as_tensor(a, "test samples"), as_tensor(b, "labels")) for a, b in pairs]
+    for number, (a, b) in enumerate(sets):
+        whose = "the test set" if shared else f"the test set of client {number}"
+        if len(a) == 0 or len(a) != len(b):
+            raise UserError(f"{whose} has {len(a)} samples and {len(b)} labels; it needs one of each at least")
+        if a.shape[1:] != x.shape[1:] or a.dtype != x.dtype or b.shape[1:] != y.shape[1:]:
+            raise UserError(
+                f"{whose} has samples {tuple(a.shape[1:])} of {a.dtype} with labels {tuple(b.shape[1:])}, the training "
+                f"data {tuple(x.shape[1:])} of {x.dtype} with {tuple(y.shape[1:])}; bring them to one shape and type"
+            )
+    ends = len(x) + np.cumsum([0, *(len(a) for a, _ in sets)])
+    places = [np.arange(start, end) for start, end in pairwise(ends)]
+    x, y = torch.cat([x, *(a for a, _ in sets)]), torch.cat([y, *(b.to(y.dtype) for _, b in sets)])
+    return x, y, places * clients if shared else places

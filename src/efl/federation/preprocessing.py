@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from efl.federation.lazy import LazyTensor
 from efl.native import loaded
 from efl.native.bindings import Source
 
@@ -46,12 +47,12 @@ class Pixels:
         return floats.mul_(self.scale.view(-1, 1, 1)).add_(self.shift.view(-1, 1, 1))
 
 
-def selected(whole: Tensor, indices: Tensor) -> Tensor:
+def selected(whole: Tensor | LazyTensor, indices: Tensor) -> Tensor:
     """Samples by number; selecting whole ones is ten times as quick as general indexing."""
     return whole.index_select(0, indices.reshape(-1)).view(*indices.shape, *whole.shape[1:])
 
 
-def fetched(whole: Tensor, indices: Tensor, inputs: Inputs) -> Tensor:
+def fetched(whole: Tensor | LazyTensor, indices: Tensor, inputs: Inputs) -> Tensor:
     """What a network takes of these samples; picked out and made in one pass where compiled code is at hand."""
     loops = loaded()
     source = None if loops is None else source_of(whole, inputs)
@@ -64,9 +65,9 @@ def fetched(whole: Tensor, indices: Tensor, inputs: Inputs) -> Tensor:
     return floats
 
 
-def source_of(whole: Tensor, inputs: Inputs) -> Source | None:
+def source_of(whole: Tensor | LazyTensor, inputs: Inputs) -> Source | None:
     """The samples as compiled code reads them, if it can: pixels, or floats as they are."""
-    if not whole.is_contiguous() or not len(whole):
+    if not isinstance(whole, Tensor) or not whole.is_contiguous() or not len(whole):
         return None
     if type(inputs) is Pixels and whole.dtype == torch.uint8:
         channels = len(inputs.scale)

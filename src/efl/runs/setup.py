@@ -37,6 +37,7 @@ from efl.server.records import TrainingSettings
 from efl.server.round_end import RoundEnd
 from efl.server.sampling import SAMPLERS
 from efl.settings import make
+from efl.training.augmentation import check_augment
 from efl.training.backends.selection import Backend, select_backend
 from efl.training.schedules import schedule
 from efl.training.trainer import Trainer
@@ -201,6 +202,7 @@ def build(
     experiment = experiment.with_values(model={"name": name})
     model = FlatModel(module, device_named(experiment.engine.device))
     batch_size = experiment.training.batch_size
+    check_augment(federation, batch_size)
     check_fit(model, federation, batch_size)
     backend = select_backend(model, federation, batch_size, native=experiment.engine.compile)
     return LocalSetup(experiment, algorithm, fleet, federation, backend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.federation import Federation
+from efl.training.augmentation import Augmentation
 from efl.training.backends.rows import Rows
 
 FLOATS_AHEAD = 2**18  # of samples that are fetched at once
@@ -18,19 +20,23 @@ FLOATS_AHEAD = 2**18  # of samples that are fetched at once
 class BatchPrefetcher:
     """The mini-batches of some clients, from sample indices (steps, C, B).
 
-    Inputs and labels are fetched for several steps at once, labels for more of them.
+    Inputs and labels are fetched for several steps at once, labels for more of them, unless they are read together.
     """
 
-    def __init__(self, pool: Federation, indices: Tensor, rows: Rows) -> None:
+    def __init__(self, pool: Federation, indices: Tensor, rows: Rows, augment: Augmentation | None = None) -> None:
         device, samples = rows.model.device, indices[0].numel()
-        self._x = _BlockCache(lambda some: pool.inputs_of(some).to(device), indices, samples * pool.x[0].numel())
-        labels = samples * pool.y[0].numel() * (pool.classes if rows.batched else 1)
+        inputs = samples * math.prod(pool.x.shape[1:])
+        self._x = _BlockCache(lambda some: pool.inputs_of(some).to(device), indices, inputs)
+        labels = samples * math.prod(pool.y.shape[1:]) * (pool.classes if rows.batched else 1)
+        labels = labels if isinstance(pool.x, Tensor) else max(labels, inputs)
         self._y = _BlockCache(lambda some: rows.targets(pool.labels_of(some).to(device)), indices, labels)
+        self._augment = augment
 
     def __call__(self, step: int, active: int) -> tuple[Tensor, Tensor]:
         """Samples (active, B, …) and labels of this step, for the first ``active`` clients."""
         x, y = self._x(step), self._y(step)
-        return (x, y) if active == x.shape[0] else (x[:active], y[:active])
+        x, y = (x, y) if active == x.shape[0] else (x[:active], y[:active])
+        return (x, y) if self._augment is None else (self._augment(x, step), y)
 
 
 class _BlockCache:

@@ -13,6 +13,7 @@ from torch import Tensor
 from efl.federation import Federation
 from efl.models import FlatModel
 from efl.rng import Purpose, stream, torch_seed
+from efl.training.augmentation import Augmentation
 from efl.training.backends.native import NativeBatches, NativeWork
 from efl.training.backends.selection import Backend, Native
 from efl.training.batches import BatchPrefetcher, batch_indices, fisher_samples
@@ -90,16 +91,21 @@ class Trainer:
         rows = self.backend.rows(start, len(assignments), buffers)
         clients = [one.client for one in assignments]
         data = CohortData(
-            BatchPrefetcher(self.federation, chosen, rows),
+            BatchPrefetcher(self.federation, chosen, rows, self._augmentation(clients, settings.round, len(chosen))),
             lambda limit: self._fisher_samples(clients, settings.round, limit),
             lambda row: self.federation.batch(torch.from_numpy(self.federation.train[clients[row]])),
             lambda wanted: [stream(self.seed, wanted, settings.round, client) for client in clients],
         )
         common = (rows, start, settings, assignments, state, shared, data, self.time_left)
-        source = self.federation.source() if isinstance(self.backend, Native) else None
+        as_stored = isinstance(self.backend, Native) and self.federation.augment is None
+        source = self.federation.source() if as_stored else None
         if source is None:
             return LocalWork(*common)
         return NativeWork(*common, NativeBatches(source, chosen, self.federation.labels_of(chosen)))
+
+    def _augmentation(self, clients: Sequence[int], round_: int, steps: int) -> Augmentation | None:
+        augment = self.federation.augment
+        return None if augment is None else Augmentation(augment, self.seed, round_, clients, steps)
 
     def _chosen(self, assignments: Sequence[Assignment], settings: RoundSettings, purpose: Purpose) -> Tensor:
         """The samples of all mini-batches, (steps, C, B)."""
