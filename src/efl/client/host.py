@@ -129,6 +129,18 @@ class ClientHost:
         sums, weights = np.array([metrics[client] for client in clients]).T
         return {ACCURACY: (sums, weights)}
 
+    def personalised(self, requests: EvaluateRequests) -> tuple[Tensor, Tensor]:
+        """The personalised model of the one client in ``requests``, and its float buffers; nothing is stored."""
+        how, (client,) = requests.personalisation, requests.clients.tolist()
+        assert how is not None
+        worker, before = self.worker, (self.worker.w, self.worker.buffers)
+        worker.w, worker.buffers = requests.w, requests.buffers
+        try:
+            job = self._observed(client, how.settings.local_steps, how.personal.get(client))
+            return worker.personalised(TrainJob(Broadcast(how.settings, how.shared), [job]))
+        finally:
+            worker.w, worker.buffers = before
+
     def _observed(self, client: int, steps: int, personal: bytes | None) -> ClientJob:
         """A job that leaves the client's state as it is."""
         last = self.store.last_upload(client).round

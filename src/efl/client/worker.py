@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.algorithms.pipeline import encode_updates, resent_parts
@@ -116,16 +117,26 @@ class Worker:
         Algorithms without personalised models are judged by what E steps of plain SGD make of the global one: the steps
         of some, which correct for how a client differs, would keep it from fitting.
         """
+        work = self._personalising(job)
+        tests = [self.trainer.federation.test[client.client] for client in job.clients]
+        models, buffers = work.personalised_models, work.rows.buffers
+        right = [self.trainer.correct(models[row], buffers[row], test) for row, test in enumerate(tests)]
+        return [(float(each.sum()), float(len(each))) for each in right]
+
+    def personalised(self, job: TrainJob) -> tuple[Tensor, Tensor]:
+        """The personalised model of a job's only client, and its float buffers."""
+        work = self._personalising(job)
+        return work.personalised_models[0], work.rows.buffers[0]
+
+    def _personalising(self, job: TrainJob) -> LocalWork:
+        """The work that makes personalised models, done."""
         work = self._work(job, Purpose.OWN_MODEL)
         with self._training(job):
             if self.algorithm.personalised:
                 self.algorithm.local_update(work)
             else:
                 work.train()
-        tests = [self.trainer.federation.test[client.client] for client in job.clients]
-        models, buffers = work.personalised_models, work.rows.buffers
-        right = [self.trainer.correct(models[row], buffers[row], test) for row, test in enumerate(tests)]
-        return [(float(each.sum()), float(len(each))) for each in right]
+        return work
 
     def _work(self, job: TrainJob, purpose: Purpose) -> LocalWork:
         shared, _ = self.received(job.broadcast)

@@ -88,9 +88,7 @@ def check_alike(data: Sequence[tuple[Tensor, Tensor]]) -> None:
             )
 
 
-def with_test_sets(
-    x: Tensor, y: Tensor, clients: int, test: Any
-) -> tuple[Tensor, Tensor, list[Indices]]:
+def with_test_sets(x: Tensor, y: Tensor, clients: int, test: Any) -> tuple[Tensor, Tensor, list[Indices]]:
     """The samples with those of the test sets after them, and which of these every client is tested on.
 
     Args:

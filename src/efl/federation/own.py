@@ -1,4 +1,4 @@
-"""Ways to a federation from a user's own data: a pair of tensors per client, PyTorch datasets, Hugging Face datasets."""
+"""Ways to a federation from a user's own data: tensors per client, PyTorch datasets, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ class OwnData:
         shared = test is not None and not isinstance(test, list | tuple)
         tests = [] if test is None else [test] if shared else list(test)
         names = [f"client {client}" for client in range(len(datasets))]
-        test_names = ["the test set"] if shared else [f"the test set of client {client}" for client in range(len(tests))]
+        test_names = (
+            ["the test set"] if shared else [f"the test set of client {client}" for client in range(len(tests))]
+        )
         if lazy:
             if classes is None:
                 raise UserError("say how many classes there are: classes=…; with lazy=True labels are not read before")

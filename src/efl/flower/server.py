@@ -22,7 +22,8 @@ from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
-from efl.runs.loop import Observer, Result, Run
+from efl.runs.loop import Observer, Run
+from efl.runs.result import Result
 from efl.runs.setup import Setup, algorithm_of, resolved
 from efl.server.abandonment import rule_of
 from efl.server.client_table import ClientTable

@@ -124,7 +124,17 @@ class Evaluator:
         That is a client's personalised model after another round of work, or the global one after E steps of SGD. An
         observer's view: nothing is stored or billed.
         """
-        coordinator, clients = self.coordinator, self.schedule.personalised_clients()
+        found = self._collected(self.personalising(round_, self.schedule.personalised_clients()))
+        found = found[np.isfinite(found)]
+        return (
+            {"personalised_accuracy": mean(found), "personalised_worst_decile": worst_decile(found)}
+            if len(found)
+            else {}
+        )
+
+    def personalising(self, round_: int, clients: NDArray[np.int64]) -> EvaluateRequests:
+        """What clients are sent to make their personalised models after a round."""
+        coordinator = self.coordinator
         algorithm, server, plain = coordinator.algorithm, coordinator.server, coordinator.plain
         settings = coordinator.settings(round_)
         how = Personalisation(settings)
@@ -136,13 +146,7 @@ class Evaluator:
                 {name: encode(part, plain) for name, part in parts.items()},
                 {client: encode(part, plain) for client, part in alone.items() if part is not None},
             )
-        found = self._collected(EvaluateRequests(round_, clients, server.w, coordinator.buffers, how))
-        found = found[np.isfinite(found)]
-        return (
-            {"personalised_accuracy": mean(found), "personalised_worst_decile": worst_decile(found)}
-            if len(found)
-            else {}
-        )
+        return EvaluateRequests(round_, clients, server.w, coordinator.buffers, how)
 
     def _collected(self, requests: EvaluateRequests) -> Accuracies:
         transport = self.coordinator.transport

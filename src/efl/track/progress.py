@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from efl.runs.callbacks import Callback
 from efl.runs.comparison import Groups, Job, run_jobs
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
@@ -41,6 +42,18 @@ def run_progress(console: Console, *, quiet: bool = False) -> Iterator[list[Obse
             bar.close()
     else:
         yield [PlainProgress(partial(console.print, highlight=False, markup=False, soft_wrap=True))]
+
+
+def progress_display() -> Observer:
+    """What shows a run where this process writes to: a bar in a notebook or on a terminal, lines otherwise."""
+    from efl.track.notebook import NotebookProgress, in_notebook
+
+    if in_notebook():
+        return NotebookProgress()
+    console = Console(highlight=False)
+    if console.is_terminal:
+        return LiveProgress(console)
+    return PlainProgress(partial(console.print, highlight=False, markup=False, soft_wrap=True))
 
 
 @contextmanager
@@ -80,7 +93,7 @@ def run_with_progress(
         return run_jobs(jobs, workers, done)
 
 
-class _Totals:
+class Totals:
     """What has happened so far, as the displays tell it."""
 
     def __init__(self, history: Sequence[Record]) -> None:
@@ -93,6 +106,7 @@ class _Totals:
             self.add(record)
 
     def add(self, record: Record) -> None:
+        """A further round."""
         record = with_aliases(record)
         self.up += record["bytes_up"]
         self.down += record["bytes_down"]
@@ -103,11 +117,13 @@ class _Totals:
         self.last = record
 
     def state(self) -> str:
+        """How good the model is, and how the last cohort did."""
         last = self.last
         clients = f"{last.get('complete', 0)}/{last.get('partial', 0)}/{last.get('dropped', 0)}"
         return f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  complete/partial/dropped {clients}"
 
     def bytes(self) -> str:
+        """What was sent so far."""
         return f"↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
 
     def time(self) -> str:
@@ -120,7 +136,7 @@ class _Totals:
         return "bytes: " + ", ".join(f"{kind} {count / total:.0%}" for kind, count in self.kinds.most_common(4))
 
 
-class LiveProgress:
+class LiveProgress(Callback):
     """A bar that is redrawn every round, and below it how the run stands; fits 80 columns."""
 
     def __init__(self, console: Console) -> None:
@@ -137,7 +153,7 @@ class LiveProgress:
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Show the bar, at the round the run stands at."""
         name, rounds = setup.experiment.algorithm_name, setup.experiment.training.rounds
-        self.totals = _Totals(history)
+        self.totals = Totals(history)
         self.task = self.bar.add_task(name, total=rounds, completed=len(history), bytes=self.totals.bytes())
         self.live.start()
         self._show()
@@ -178,7 +194,7 @@ class PlainProgress:
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Say what begins, or goes on."""
         experiment = setup.experiment
-        self.totals, self.rounds = _Totals(history), experiment.training.rounds
+        self.totals, self.rounds = Totals(history), experiment.training.rounds
         what = f"{experiment.algorithm_name} on {setup.dataset}, {setup.clients} clients"
         resumed = f", resumed after round {len(history)}" if history else ""
         compiled = ", compiled" if setup.backend_name == "native" else ""
