@@ -163,7 +163,7 @@ def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):
         (["--set=fleet.straglers=0.1"], "did you mean fleet.stragglers?"),
         (["--set=rounds=3"], "write section.key=value"),
         (["--set=training=3"], "write section.key=value"),
-        (["--set=federation.dataset=imagenet"], "unknown dataset 'imagenet'; choose one of: cifar100, digits"),
+        (["--set=federation.dataset=imagenet"], "unknown dataset 'imagenet'; choose one of: cifar10, cifar100, digits"),
         (["--set=federation.partition=stripes"], "unknown partition 'stripes'"),
         (["--set=federation.partition=classes:11"], "more classes per client than there are (10)"),
         (["--set=federation.partition=natural"], "owner per sample"),
