@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from efl import UserError, resume, run
-from efl.config import parse, read_toml
+from efl.config import parse
 from efl.runs.checkpoint import list_checkpoints
-from efl.storage import FORMAT, read_state
+from efl.storage import FORMAT, read_state, read_toml
 
 OLD = Path(__file__).parent.parent / "fixtures" / "format4"
 # What elastic-fl 0.1 came to without being stopped, where the fixtures were made: last bits depend on the processor.

@@ -88,6 +88,12 @@ def check_alike(data: Sequence[tuple[Tensor, Tensor]]) -> None:
             )
 
 
+def check_test_sets(count: int, clients: int) -> None:
+    """Raise `UserError` unless every client has a test set."""
+    if count != clients:
+        raise UserError(f"{count} test sets for {clients} clients; pass one (x, y) for all, or a list of one each")
+
+
 def with_test_sets(x: Tensor, y: Tensor, clients: int, test: Any) -> tuple[Tensor, Tensor, list[Indices]]:
     """The samples with those of the test sets after them, and which of these every client is tested on.
 
@@ -99,8 +105,8 @@ def with_test_sets(x: Tensor, y: Tensor, clients: int, test: Any) -> tuple[Tenso
     """
     shared = hasattr(test[0], "shape")
     pairs = [test] if shared else list(test)
-    if len(pairs) not in (1, clients) or (len(pairs) == 1 and not shared and clients > 1):
-        raise UserError(f"{len(pairs)} test sets for {clients} clients; pass one (x, y) for all, or a list of one each")
+    if not shared:
+        check_test_sets(len(pairs), clients)
     sets = [(as_tensor(a, "test samples"), as_tensor(b, "labels")) for a, b in pairs]
     for number, (a, b) in enumerate(sets):
         whose = "the test set" if shared else f"the test set of client {number}"

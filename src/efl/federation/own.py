@@ -114,6 +114,10 @@ class OwnData:
 
         shared = test is not None and not isinstance(test, list | tuple)
         tests = [] if test is None else [test] if shared else list(test)
+        if not datasets:
+            raise UserError("the federation has no clients")
+        if tests and not shared:
+            checks.check_test_sets(len(tests), len(datasets))
         names = [f"client {client}" for client in range(len(datasets))]
         test_names = (
             ["the test set"] if shared else [f"the test set of client {client}" for client in range(len(tests))]

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from efl.config import Experiment, parse, read_toml
+from efl.config import Experiment, parse
 from efl.errors import UserError
 from efl.runs.records import with_aliases
-from efl.storage import PART, write_atomically
+from efl.storage import PART, read_toml, write_atomically
 
 Record = dict[str, Any]
 LOOK_AGAIN = 0.2  # seconds, while another process has the run
