@@ -93,15 +93,15 @@ REMARKS = {
 }
 
 
-def check_keys(where: str, values: Iterable[str], known: Iterable[str], elsewhere: Iterable[str] = ()) -> None:
-    """Raise `UserError` for the first key of section ``where`` that is not known; other sections have ``elsewhere``."""
+def check_keys(where: str, values: Iterable[str], known: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Raise `UserError` for the first unknown key of section ``where``; ``others`` are keys of other sections."""
     known = list(known)
     for key in values:
         if key not in known:
-            raise UserError(unknown_key(f"{where}.{key}", [f"{where}.{name}" for name in known], elsewhere))
+            raise UserError(unknown_key(f"{where}.{key}", [f"{where}.{name}" for name in known], others))
 
 
-def unknown_key(key: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+def unknown_key(key: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     """The line for a key that does not exist, with the one that was probably meant.
 
     >>> unknown_key("training.lr", ["training.rounds", "training.learning_rate"])
@@ -111,7 +111,7 @@ def unknown_key(key: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -
     """
     known, name = list(known), _last(key)
     remark = f" ({REMARKS[name]})" if name in REMARKS else ""
-    for candidates in (known, list(elsewhere)):
+    for candidates in (known, list(others)):
         names = {_last(candidate): candidate for candidate in reversed(candidates)}
         meant = SYNONYMS.get(name.lower(), name)
         near = [meant] if meant in names else difflib.get_close_matches(name, names, 1) if candidates is known else []

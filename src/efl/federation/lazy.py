@@ -94,7 +94,7 @@ class LazyTensor:
         return torch.stack([self.items.read(position)[self.which] for position in indices.tolist()])
 
     def first_of_each(self) -> Tensor:
-        """The first item of every dataset, by which data are told from others without reading all of them."""
+        """The first item of every dataset, which distinguishes data without reading all of them."""
         return self.index_select(0, torch.from_numpy(self.items.starts[:-1]))
 
 
