@@ -18,9 +18,9 @@ from efl.settings import (
     check_keys,
     one_line,
     overrides_by_section,
+    read_toml,
     unknown_key,
 )
-from efl.storage import read_toml
 
 Count = Annotated[int, Field(ge=1)]
 CUSTOM = "custom"

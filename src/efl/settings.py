@@ -4,6 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, dataclass_transform, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -146,6 +147,18 @@ def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
         section, key, value = _parse_override(override)
         table.setdefault(section, {})[key] = value
     return table
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def _parse_override(text: str) -> tuple[str, str, Any]:

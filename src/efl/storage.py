@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from glob import escape
@@ -86,18 +85,6 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write ``path`` whole or not at all."""
     with whole_file(path) as temporary:
         temporary.write_bytes(data)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

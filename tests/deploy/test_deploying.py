@@ -23,7 +23,7 @@ from efl.errors import UserError, WireError
 from efl.federation import load
 from efl.flower.config import experiment_of, fleet_of
 from efl.server.registry import Node, Registry
-from efl.storage import read_toml
+from efl.settings import read_toml
 
 
 def config_of(folder):

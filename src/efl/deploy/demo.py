@@ -14,7 +14,7 @@ import tomli_w
 from efl.deploy.network import LocalNetwork
 from efl.deploy.template import write_app
 from efl.errors import UserError
-from efl.storage import read_toml
+from efl.settings import read_toml
 
 DIGITS = 10  # classes of the template's data
 

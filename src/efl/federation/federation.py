@@ -15,7 +15,7 @@ from torch import Tensor
 from efl.errors import UserError
 from efl.federation import checks
 from efl.federation.adapters import Items
-from efl.federation.lazy import LazyItems, LazyTensor
+from efl.federation.lazy import LazyItems, LazyTensor, known
 from efl.federation.own import OwnData, row_ranges
 from efl.federation.partition import Indices, partition_samples, split_train_test
 from efl.federation.preprocessing import Inputs, as_tokens, fetched, inputs_for, selected, source_of
@@ -222,8 +222,7 @@ class Federation(OwnData):
     @cached_property
     def fingerprint(self) -> int:
         """A checksum of all samples, of lazily read ones each client's first, and of whose they are."""
-        samples = [half if isinstance(half, Tensor) else half.first_of_each() for half in (self.x, self.y)]
-        arrays = [*(half.numpy() for half in samples), *self.train, *self.test]
+        arrays = [known(self.x).numpy(), known(self.y).numpy(), *self.train, *self.test]
         return reduce(lambda so_far, array: checksum(array, so_far), arrays, 0)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:

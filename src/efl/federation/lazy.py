@@ -93,9 +93,12 @@ class LazyTensor:
         """The items of these numbers, stacked."""
         return torch.stack([self.items.read(position)[self.which] for position in indices.tolist()])
 
-    def first_of_each(self) -> Tensor:
-        """The first item of every dataset, which distinguishes data without reading all of them."""
-        return self.index_select(0, torch.from_numpy(self.items.starts[:-1]))
+
+def known(values: Tensor | LazyTensor) -> Tensor:
+    """What is known of samples or labels without reading all: of lazily read ones, the first of every dataset."""
+    if isinstance(values, Tensor):
+        return values
+    return values.index_select(0, torch.from_numpy(values.items.starts[:-1]))
 
 
 def _prepared(value: Any) -> Tensor:

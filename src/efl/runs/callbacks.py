@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from efl.runs.loop import Run
     from efl.runs.setup import Setup
 
+Mode = Literal["auto", "max", "min"]
 SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae", "rmse", "huber", "bytes", "seconds")
 
 
@@ -60,9 +61,9 @@ class Callback:
 class _Best(Callback):
     """Follows a metric of the records, and knows the best value so far."""
 
-    def __init__(self, metric: str = "accuracy", mode: Literal["auto", "max", "min"] = "auto") -> None:
-        self.metric = metric
-        smaller = mode == "min" or (mode == "auto" and metric.rpartition("_")[2] in SMALLER_IS_BETTER)
+    def __init__(self, metric: str | None = None, mode: Mode = "auto") -> None:
+        self.metric = metric or "accuracy"
+        smaller = mode == "min" or (mode == "auto" and self.metric.rpartition("_")[2] in SMALLER_IS_BETTER)
         self.sign = -1.0 if smaller else 1.0
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
@@ -93,7 +94,7 @@ class EarlyStopping(_Best):
     """Ends a run when a metric has not improved for some evaluations.
 
     Args:
-        metric: A figure of the records; ``accuracy`` of the global model by default.
+        metric: A figure of the records; by default the global model's figure of merit, ``accuracy``.
         patience: How many evaluations in a row without a better value end the run.
         min_delta: How much better a value must be.
         mode: Whether larger (``max``) or smaller (``min``) is better; ``auto``: smaller for losses and errors.
@@ -106,11 +107,11 @@ class EarlyStopping(_Best):
 
     def __init__(
         self,
-        metric: str = "accuracy",
+        metric: str | None = None,
         patience: int = 3,
         *,
         min_delta: float = 0.0,
-        mode: Literal["auto", "max", "min"] = "auto",
+        mode: Mode = "auto",
     ) -> None:
         super().__init__(metric, mode)
         if patience < 1:
@@ -132,16 +133,16 @@ class BestCheckpoint(_Best):
 
     Args:
         path: The file; by default ``best.safetensors`` in the run directory.
-        metric: A figure of the records; ``accuracy`` of the global model by default.
+        metric: A figure of the records; by default the global model's figure of merit, ``accuracy``.
         mode: Whether larger (``max``) or smaller (``min``) is better; ``auto``: smaller for losses and errors.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
-        metric: str = "accuracy",
+        metric: str | None = None,
         *,
-        mode: Literal["auto", "max", "min"] = "auto",
+        mode: Mode = "auto",
     ) -> None:
         super().__init__(metric, mode)
         self._given = None if path is None else Path(path)

@@ -14,7 +14,8 @@ from typing import IO, Any
 from efl.config import Experiment, parse
 from efl.errors import UserError
 from efl.runs.records import with_aliases
-from efl.storage import PART, read_toml, write_atomically
+from efl.settings import read_toml
+from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]
 LOOK_AGAIN = 0.2  # seconds, while another process has the run
