@@ -15,6 +15,8 @@ from efl.errors import UserError
 from efl.training.backends.rows import Rows
 from efl.training.inputs import each
 
+TINY = 1e-30
+
 
 def exact_fisher(
     rows: Rows,
@@ -35,7 +37,8 @@ def exact_fisher(
         y = _drawn_labels(rows, x, y, weights, seeds)
     if (counts := [rows.task.sample_weights(row) for row in y])[0] is not None:
         counted = weights * torch.stack([row for row in counts if row is not None])
-        weights = counted * (weights.sum(1) / counted.sum(1).clamp(min=1e-30)).unsqueeze(1)
+        shares = counted * (weights.sum(1) / counted.sum(1).clamp(min=TINY)).unsqueeze(1)
+        weights = torch.where(weights > 0, shares.clamp(min=TINY), 0.0)  # 0 is for rows that are filled up
     return rows.squared_gradients(x, y, weights).cpu()
 
 
