@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from efl.plugins import register
     from efl.runs.callbacks import BestCheckpoint, Callback, CSVFile, EarlyStopping
     from efl.runs.comparison import compare
+    from efl.training.optimisers import SGD, Adam, AdamW, Optimiser
+    from efl.training.tasks import Metric, Task
 
 
 def _public_names() -> dict[str, str]:

@@ -64,6 +64,16 @@ class TrainingSection(Section):
     evaluate_every: Literal["auto"] | Count = "auto"
     evaluate_personalised_every: Literal["auto", "never"] | Count = "auto"
     target_accuracy: Probability | None = None
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    loss: str | dict[str, Any] = "auto"
+    metrics: tuple[str, ...] | str = ()
+    optimiser: str | dict[str, Any] = "sgd"
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def aim(self) -> float | None:
+        """The figure of merit at which training stops."""
+        return self.target_accuracy if self.target is None else self.target
 
 
 class EngineSection(Section):

@@ -84,13 +84,13 @@ def test_a_loader_counts_for_its_items_and_collate_function():
 def test_one_test_set_for_all_is_evaluated_once(monkeypatch):
     from efl.training.trainer import Trainer
 
-    evaluated, correct = [], Trainer.correct
+    evaluated, measure = [], Trainer.measure
 
     def watched(self, w, buffers, samples):
         evaluated.extend(samples.tolist())
-        return correct(self, w, buffers, samples)
+        return measure(self, w, buffers, samples)
 
-    monkeypatch.setattr(Trainer, "correct", watched)
+    monkeypatch.setattr(Trainer, "measure", watched)
     federation = Federation.from_datasets([Counted(k) for k in range(4)], test=Counted(9, 30))
     train(federation, "linear", rounds=1, cohort=2, evaluate_personalised_every="never", engine={"workers": 1})
     assert sorted(evaluated) == list(range(40, 70))

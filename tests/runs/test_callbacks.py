@@ -4,6 +4,7 @@ import csv
 import json
 import pickle
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from stopping import StopAt
 
 import efl
 from efl.errors import UserError
+from efl.training.tasks import Objective
 
 SETTINGS = {"cohort": 4, "local_steps": 3, "evaluate_every": 1, "evaluate_personalised_every": "never"}
 UP_AND_DOWN = {"learning_rate": 2.0, "schedule": "constant", "seed": 3}  # accuracy that comes and goes
@@ -58,7 +60,7 @@ def test_a_callback_is_closed_also_after_an_error(digits):
 )
 def test_early_stopping_counts_evaluations_without_a_better_value(metric, mode, values, patience, stops):
     stop = efl.EarlyStopping(metric, patience, mode=mode)
-    stop.start(None, [])
+    stop.start(SimpleNamespace(objective=Objective.of()), [])
     records = [{"round": n} | ({} if value is None else {metric: value}) for n, value in enumerate(values)]
     stopped = [n for n, record in enumerate(records) if stop.round(record)]
     assert stopped[:1] == ([] if stops is None else [stops])

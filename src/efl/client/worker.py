@@ -108,20 +108,22 @@ class Worker:
         return [self._result(job, row, work, upload, finite[row]) for row, upload in enumerate(uploads)]
 
     def evaluate(self, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How right the model's answer to each sample is: 0 or 1, for a sequence the share of its positions."""
-        return self.trainer.correct(self.w, self.buffers, samples)
+        """Sums and weights of every metric for each sample, (S, metrics, 2)."""
+        return self.trainer.measure(self.w, self.buffers, samples)
 
-    def evaluate_personalised(self, job: TrainJob) -> list[tuple[float, float]]:
-        """Sum and weight of each client's accuracy with its personalised model; nothing is sent, stored or billed.
+    def evaluate_clients(self, clients: Sequence[int]) -> list[NDArray[np.float64]]:
+        """The same (metrics, 2) for all test data of each client, where metrics are not sums over samples."""
+        return [self.trainer.measure_client(self.w, self.buffers, client) for client in clients]
+
+    def evaluate_personalised(self, job: TrainJob) -> list[NDArray[np.float64]]:
+        """Each client's metrics (metrics, 2) with its personalised model; nothing is sent, stored or billed.
 
         Algorithms without personalised models are judged by what E steps of plain SGD make of the global one: the steps
         of some, which correct for how a client differs, would keep it from fitting.
         """
         work = self._personalising(job)
-        tests = [self.trainer.federation.test[client.client] for client in job.clients]
-        models, buffers = work.personalised_models, work.rows.buffers
-        right = [self.trainer.correct(models[row], buffers[row], test) for row, test in enumerate(tests)]
-        return [(float(each.sum()), float(len(each))) for each in right]
+        models, buffers, clients = work.personalised_models, work.rows.buffers, [one.client for one in job.clients]
+        return [self.trainer.measure_client(models[row], buffers[row], client) for row, client in enumerate(clients)]
 
     def personalised(self, job: TrainJob) -> tuple[Tensor, Tensor]:
         """The personalised model of a job's only client, and its float buffers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
@@ -17,8 +17,8 @@ from efl.federation import checks
 from efl.federation.adapters import Items
 from efl.federation.lazy import LazyItems, LazyTensor, known
 from efl.federation.own import OwnData, row_ranges
-from efl.federation.partition import Indices, partition_samples, split_train_test
-from efl.federation.preprocessing import Inputs, as_tokens, fetched, inputs_for, selected, source_of
+from efl.federation.partition import Indices, class_counts, partition_samples, split_train_test
+from efl.federation.preprocessing import Inputs, as_tokens, fetched, inputs_for, packed, selected, source_of
 from efl.native.bindings import Source
 from efl.rng import Purpose, stream
 from efl.storage import checksum
@@ -76,7 +76,7 @@ class Federation(OwnData):
     @classmethod
     def from_tensors(
         cls,
-        x: Tensor,
+        x: Tensor | Mapping[str, Tensor],
         y: Tensor,
         clients: int | None = None,
         partition: str = "auto",
@@ -94,8 +94,8 @@ class Federation(OwnData):
         """Deal samples out to clients.
 
         Args:
-            x: Samples, (samples, …).
-            y: Labels, 0 … classes-1: one per sample, or for sequences one per position.
+            x: Samples, (samples, …), or a dictionary of them: the arguments of the network.
+            y: Labels, 0 … classes-1: one per sample, or for sequences one per position, -100 for padding; or numbers.
             clients: How many; by default as many as there are owners.
             partition: ``iid``, ``classes:M``, ``groups:M``, ``dirichlet:A`` or ``natural``; ``auto`` is ``natural``
                 with owners, ``iid`` without.
@@ -119,6 +119,8 @@ class Federation(OwnData):
         >>> Federation.from_tensors(torch.randn(80, 4), torch.arange(80) % 2, clients=4, partition="iid").classes
         2
         """
+        if isinstance(x, Mapping):
+            x, inputs = packed(x, inputs)
         x, y = checks.as_tensor(x, "samples"), checks.as_tensor(y, "labels")
         labels = checks.labels_to_deal_by(x, y)
         owner_numbers = None if owners is None else np.unique(np.asarray(owners), return_inverse=True)[1].reshape(-1)
@@ -130,15 +132,15 @@ class Federation(OwnData):
             if owner_numbers is None or partition != "natural":
                 raise UserError("say how many clients there are to be, or give the owner of every sample")
             clients = int(owner_numbers.max()) + 1
-        if y.dim() > 1 and partition not in ("iid", "natural"):
-            raise UserError(f"partition {partition!r} needs one label per sample; sequences are dealt iid or natural")
+        if (y.dim() > 1 or y.is_floating_point()) and partition not in ("iid", "natural"):
+            raise UserError(f"partition {partition!r} needs a class per sample; other data are dealt iid or natural")
         rng = stream(seed, Purpose.PARTITION)
         parts = partition_samples(labels, clients, partition, rng, owner_numbers)
         if test is None:
             train, held_out = split_train_test(labels, parts, test_fraction, rng)
         else:
             train, (x, y, held_out) = parts, checks.with_test_sets(x, y, clients, test)
-        return cls(x, y, train, held_out, classes or int(y.max()) + 1, name, inputs, vocabulary, augment)
+        return cls(x, y, train, held_out, classes or checks.outputs_for(y), name, inputs, vocabulary, augment)
 
     @classmethod
     def _from_items(
@@ -180,8 +182,8 @@ class Federation(OwnData):
         48
         """
         labels = np.zeros(len(self.y), dtype=np.int64)
-        if isinstance(self.y, Tensor) and self.y.dim() == 1:
-            labels = self.y.numpy().astype(np.int64)
+        if isinstance(self.x, Tensor) and isinstance(self.y, Tensor):
+            labels = checks.labels_to_deal_by(self.x, self.y)
         train, held_out = split_train_test(labels, self.train, fraction, stream(seed, Purpose.VALIDATION))
         held_out = [some if len(some) else all_ for some, all_ in zip(held_out, train, strict=True)]
         return replace(self, train=train, test=held_out)
@@ -225,11 +227,11 @@ class Federation(OwnData):
         arrays = [known(self.x).numpy(), known(self.y).numpy(), *self.train, *self.test]
         return reduce(lambda so_far, array: checksum(array, so_far), arrays, 0)
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Tensor) -> tuple[Any, Tensor]:
         """Inputs and labels of these samples, as a network and its loss take them."""
         return self.inputs_of(indices), self.labels_of(indices)
 
-    def inputs_of(self, indices: Tensor) -> Tensor:
+    def inputs_of(self, indices: Tensor) -> Any:
         """What a network takes of these samples."""
         assert self.inputs is not None
         return fetched(self.x, indices, self.inputs)
@@ -240,8 +242,9 @@ class Federation(OwnData):
         return source_of(self.x, self.inputs)
 
     def labels_of(self, indices: Tensor) -> Tensor:
-        """The classes of these samples."""
-        return selected(self.y, indices).long()
+        """The classes of these samples, or real-valued targets."""
+        labels = selected(self.y, indices)
+        return labels.float() if labels.is_floating_point() else labels.long()
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -256,12 +259,8 @@ class Federation(OwnData):
 
     def class_counts(self) -> NDArray[np.int64]:
         """How many samples of each class every client has, (clients, classes); of sequences, how many positions."""
-        y = self.y[torch.arange(len(self.y))].reshape(len(self.y), -1).numpy()
-        counts = np.zeros((len(self), self.classes), dtype=np.int64)
-        for client, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
-            labels = y[np.concatenate([train, test])].reshape(-1)
-            counts[client] = np.bincount(labels, minlength=self.classes)
-        return counts
+        y = self.y[torch.arange(len(self.y))]
+        return class_counts(y, map(np.concatenate, zip(self.train, self.test, strict=True)), self.classes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

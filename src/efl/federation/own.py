@@ -96,7 +96,7 @@ class OwnData:
                 client's own samples.
             lazy: Read items when they are needed instead of all of them now, for data that do not fit into memory.
                 Items must be the same whenever they are read; random transforms belong into ``augment``.
-            classes: How many classes there are; to be said if data are lazy.
+            classes: How many classes there are; to be said if data are lazy and have some.
             **more: As for :meth:`from_tensors`.
 
         Returns:
@@ -123,9 +123,11 @@ class OwnData:
             ["the test set"] if shared else [f"the test set of client {client}" for client in range(len(tests))]
         )
         if lazy:
-            if classes is None:
-                raise UserError("say how many classes there are: classes=…; with lazy=True labels are not read before")
             items = [Items(dataset, name) for dataset, name in zip(datasets, names, strict=True)]
+            first = items[0][0][1]
+            if classes is None and not first.is_floating_point():
+                raise UserError("say how many classes there are: classes=…; with lazy=True labels are not read before")
+            classes = classes or checks.outputs_for(first[None])
             test_items = [Items(dataset, name) for dataset, name in zip(tests, test_names, strict=True)]
             return cls._from_items(items, test_items, classes, shared=shared, **more)
         pairs = [samples_of(dataset, name) for dataset, name in zip(datasets, names, strict=True)]

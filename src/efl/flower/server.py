@@ -146,7 +146,7 @@ class FlowerSetup(Setup):
         drop = self.fleet.on_departure == "drop"
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))
         context = CodingContext(self.model.layout)
-        transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin))
+        transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin), self.objective)
         sampler, end = SAMPLERS[self.fleet.selection], RoundEnd(network.deadline)
         limits = NormLimits(network.norm_bound)
         return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from efl.runs.setup import Setup
 
 Mode = Literal["auto", "max", "min"]
-SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mse", "mae", "rmse", "huber", "bytes", "seconds")
+SMALLER_IS_BETTER = ("loss", "up", "down", "seconds")  # figures of a round that are no metrics
 
 
 class Callback:
@@ -62,12 +62,15 @@ class _Best(Callback):
     """Follows a metric of the records, and knows the best value so far."""
 
     def __init__(self, metric: str | None = None, mode: Mode = "auto") -> None:
-        self.metric = metric or "accuracy"
-        smaller = mode == "min" or (mode == "auto" and self.metric.rpartition("_")[2] in SMALLER_IS_BETTER)
-        self.sign = -1.0 if smaller else 1.0
+        self._wanted, self._mode = metric, mode
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
-        """Follow the rounds so far."""
+        """Find out what is better, and follow the rounds so far."""
+        objective = setup.objective
+        self.metric = self._wanted or objective.merit
+        known = objective.metrics.get(self.metric.removeprefix("personalised_"))
+        smaller = self.metric.rpartition("_")[2] in SMALLER_IS_BETTER if known is None else not known.higher_is_better
+        self.sign = -1.0 if self._mode == "min" or (self._mode == "auto" and smaller) else 1.0
         self.best, self.best_round, self.evaluations_since = -math.inf, -1, 0
         for record in history:
             self.improved(record)
@@ -94,10 +97,10 @@ class EarlyStopping(_Best):
     """Ends a run when a metric has not improved for some evaluations.
 
     Args:
-        metric: A figure of the records; by default the global model's figure of merit, ``accuracy``.
+        metric: A figure of the records; by default the figure of merit of the global model.
         patience: How many evaluations in a row without a better value end the run.
         min_delta: How much better a value must be.
-        mode: Whether larger (``max``) or smaller (``min``) is better; ``auto``: smaller for losses and errors.
+        mode: Whether larger (``max``) or smaller (``min``) is better; ``auto``: as the metric has it.
 
     >>> import efl
     >>> stop = EarlyStopping(patience=2, min_delta=1.0)  # no accuracy is better than another by more than 1
@@ -133,8 +136,8 @@ class BestCheckpoint(_Best):
 
     Args:
         path: The file; by default ``best.safetensors`` in the run directory.
-        metric: A figure of the records; by default the global model's figure of merit, ``accuracy``.
-        mode: Whether larger (``max``) or smaller (``min``) is better; ``auto``: smaller for losses and errors.
+        metric: A figure of the records; by default the figure of merit of the global model.
+        mode: Whether larger (``max``) or smaller (``min``) is better; ``auto``: as the metric has it.
     """
 
     def __init__(

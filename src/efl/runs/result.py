@@ -33,10 +33,11 @@ class Result:
         summary = self.summary
         if not summary:
             return "Result(of another rank)"
-        best = summary["bmta_global"]
+        best, share = summary["bmta_global"], summary["metric_is_share"]
+        shown = "" if best is None else f"{100 * best:.1f} %" if share else f"{best:.4g}"
         parts = [
             f"{summary['algorithm']} on {summary['dataset']}: {summary['rounds']} rounds",
-            "not evaluated" if best is None else f"best accuracy {100 * best:.1f} %",
+            "not evaluated" if best is None else f"best {summary['metric']} {shown}",
             f"{summary['bytes_up'] / 1e6:.1f} MB up",
             f"{summary['bytes_down'] / 1e6:.1f} MB down",
         ]

@@ -35,7 +35,7 @@ class NotebookProgress(Callback):
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Show the bar, at the round the run stands at."""
         self.name, self.rounds = setup.experiment.algorithm_name, setup.experiment.training.rounds
-        self.totals, self.done, self.news, self._drawn = Totals(history), len(history), "", 0.0
+        self.totals, self.done, self.news, self._drawn = Totals(setup, history), len(history), "", 0.0
         self._handle: Any = _ipython_display().display(self._picture(), display_id=True)
 
     def round(self, record: Record) -> None:
