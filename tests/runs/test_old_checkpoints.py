@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from efl import UserError, resume, run
 from efl.config import parse
 from efl.runs.checkpoint import list_checkpoints
-from efl.storage import FORMAT, read_state, read_toml
+from efl.settings import read_toml
+from efl.storage import FORMAT, read_state
 
 OLD = Path(__file__).parent.parent / "fixtures" / "format4"
 # What elastic-fl 0.1 came to without being stopped, where the fixtures were made: last bits depend on the processor.
