@@ -20,7 +20,7 @@ class Result:
 
     >>> import efl
     >>> efl.train(rounds=2, cohort=3, local_steps=2)
-    Result(efl on digits: 2 rounds, best accuracy 10.1 %, 0.0 MB up, 0.0 MB down)
+    Result(efl on digits: 2 rounds, best accuracy 10.1 %, 12 kB up, 2 kB down)
     """
 
     summary: Record
@@ -38,8 +38,8 @@ class Result:
         parts = [
             f"{summary['algorithm']} on {summary['dataset']}: {summary['rounds']} rounds",
             "not evaluated" if best is None else f"best {summary['metric']} {shown}",
-            f"{summary['bytes_up'] / 1e6:.1f} MB up",
-            f"{summary['bytes_down'] / 1e6:.1f} MB down",
+            f"{_size(summary['bytes_up'])} up",
+            f"{_size(summary['bytes_down'])} down",
         ]
         parts += ["diverged"] if summary["diverged"] else []
         parts += [f"stopped by {summary['stopped']}"] if summary.get("stopped") else []
@@ -94,3 +94,7 @@ class Result:
         if self._personalised is None:
             raise UserError("this result has lost its clients; ask the one that efl.train or efl.resume returned")
         return self._personalised(client)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
