@@ -45,7 +45,7 @@ def trained(kind: str, seed: int, rounds: int) -> tuple[float, float]:
         "cnn_large",
         efl.create("efl", {"field": kind}),
         efl.Fleet(stragglers=0.5, inactive=0.0),
-        observers=[curve],
+        callbacks=[curve],
         rounds=rounds,
         cohort=10,
         local_steps=20,

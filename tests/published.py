@@ -75,6 +75,51 @@ def cifar100_python(directory: Path) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
+def cifar10(directory: Path, form: str) -> tuple[np.ndarray, np.ndarray]:
+    """Six files of ten images each, the first five to train on."""
+    rng = np.random.default_rng(5)
+    images, labels = rng.integers(0, 256, (60, 3, 32, 32)).astype(np.uint8), np.arange(60) % 10
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        part = slice(10 * number, 10 * number + 10)
+        x, y = images[part].reshape(10, -1), labels[part]
+        if form == "binary":
+            (directory / f"{name}.bin").write_bytes(np.concatenate([y[:, None], x], 1).astype(np.uint8).tobytes())
+        else:
+            table = {b"batch_label": b"batch", b"labels": y.tolist(), b"data": x, b"filenames": [b"a.png"] * 10}
+            (directory / name).write_bytes(pickle.dumps(table, protocol=2))
+    return images, labels
+
+
+def cifar10_binary(directory: Path) -> tuple[np.ndarray, np.ndarray]:
+    return cifar10(directory, "binary")
+
+
+def cifar10_python(directory: Path) -> tuple[np.ndarray, np.ndarray]:
+    return cifar10(directory, "python")
+
+
+WRITERS = {"f3795_00": 12, "f3608_13": 8, "f0034_33": 20, "f1111_11": 1}
+
+
+def femnist(directory: Path) -> dict[str, np.ndarray]:
+    """LEAF's JSON after preprocess.sh: images of writers, four fifths of each in the folder train."""
+    rng = np.random.default_rng(6)
+    images = {writer: rng.integers(0, 256, (count, 784)) for writer, count in WRITERS.items()}
+    for part in ("train", "test"):
+        users = {}
+        for writer, pixels in images.items():
+            cut = -(-len(pixels) * 4 // 5)
+            chosen = slice(cut) if part == "train" else slice(cut, None)
+            labels = (np.arange(len(pixels)) % 62)[chosen].tolist()
+            users[writer] = {"x": (pixels[chosen] / 255).tolist(), "y": labels}
+        sizes = [len(user["y"]) for user in users.values()]
+        content = {"users": list(users), "num_samples": sizes, "user_data": users}
+        (directory / part).mkdir(parents=True, exist_ok=True)
+        (directory / part / f"all_data_0_niid_1_keep_0_{part}_9.json").write_text(json.dumps(content))
+    return images
+
+
 def speeches() -> dict[tuple[str, str], list[str]]:
     words = ["to", "be", "or", "not", "that", "is", "the", "question", "nobler", "mind", "slings", "arrows"]
     rng = np.random.default_rng(3)

@@ -92,6 +92,14 @@ def test_functions_are_short():
     assert not long
 
 
+def test_a_task_is_brought_in_25_lines():
+    """What the rows of tests/tasks show is easy."""
+    for path in (REPOSITORY / "tests" / "tasks").glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                assert node.end_lineno - node.lineno < 25, f"{path.name}: {node.name}"
+
+
 def test_none_of_the_first_editions_metaphors_is_left():
     pages = [*ROOT.rglob("*.py"), *ROOT.rglob("*.c"), *REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]
     found = []

@@ -163,7 +163,7 @@ def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):
         (["--set=fleet.straglers=0.1"], "did you mean fleet.stragglers?"),
         (["--set=rounds=3"], "write section.key=value"),
         (["--set=training=3"], "write section.key=value"),
-        (["--set=federation.dataset=imagenet"], "unknown dataset 'imagenet'; choose one of: cifar100, digits"),
+        (["--set=federation.dataset=imagenet"], "unknown dataset 'imagenet'; choose one of: cifar10, cifar100, digits"),
         (["--set=federation.partition=stripes"], "unknown partition 'stripes'"),
         (["--set=federation.partition=classes:11"], "more classes per client than there are (10)"),
         (["--set=federation.partition=natural"], "owner per sample"),
@@ -275,3 +275,42 @@ def test_bad_data_commands_are_one_line(efl, arguments, message):
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_the_version(efl):
+    from efl import __version__
+
+    assert efl("--version") == (0, f"elastic-fl {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("efl re", ["resume", "report"]),
+        ("efl data ", ["list", "prepare", "show"]),
+        ("efl run --set training.le", ["training.learning_rate="]),
+        ("efl run --set algorithm.", ["algorithm.name="]),
+    ],
+)
+def test_the_shell_completes_commands_and_keys(efl, monkeypatch, words, completed):
+    monkeypatch.setenv("_EFL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    code, out, _ = efl()
+    assert (code, out.split()) == (0, completed)
+
+
+def test_a_completion_can_be_installed(efl, monkeypatch):
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: ("bash", "/bin/bash"))
+    code, out, _ = efl("--show-completion")
+    assert code == 0
+    assert "_EFL_COMPLETE=complete_bash" in out
+
+
+def test_python_completes_public_names_alone():
+    import efl as package
+
+    names = dir(package)
+    assert {"train", "Callback", "EarlyStopping", "Federation", "load_model", "__version__"} <= set(names)
+    assert not [name for name in names if name.startswith("_") and name != "__version__"]
+    assert all(getattr(package, name) is not None for name in names)

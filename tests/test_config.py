@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from efl import Experiment, UserError, load_experiment
 from efl.config import parse
+from efl.settings import unknown_key
 
 
 def test_the_default_experiment_is_the_documented_one():
@@ -93,3 +94,33 @@ def test_keys_of_the_first_edition_are_still_read(tmp_path):
     assert load_experiment(tmp_path / "old.toml", ["training.evaluate_personalised_every=7"]) == new
     with pytest.raises(UserError, match=r"training\.evaluate_own_every is now called"):
         parse({"training": {"evaluate_own_every": 1, "evaluate_personalised_every": 2}})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "line"),
+    [
+        ("training", "lr", "unknown key training.lr; did you mean training.learning_rate?"),
+        (
+            "training",
+            "epochs",
+            "unknown key training.epochs; did you mean training.local_steps? (work is counted in SGD ",
+        ),
+        ("training", "num_rounds", "unknown key training.num_rounds; did you mean training.rounds?"),
+        ("training", "clients_per_round", "unknown key training.clients_per_round; did you mean training.cohort?"),
+        ("training", "clients", "unknown key training.clients; did you mean federation.clients?"),
+        ("training", "workers", "unknown key training.workers; did you mean engine.workers?"),
+        ("training", "observers", "unknown key training.observers; pass callbacks=[…] to efl.train"),
+        ("training", "tint", "unknown key training.tint; known keys: training.rounds, "),
+        ("federation", "num_clients", "unknown key federation.num_clients; did you mean federation.clients?"),
+    ],
+)
+def test_a_key_of_another_library_names_the_right_one(section, key, line):
+    with pytest.raises(UserError) as refused:
+        parse({section: {key: 1}})
+    assert str(refused.value).startswith(line)
+
+
+def test_american_spelling_names_the_right_key():
+    assert unknown_key("training.optimizer", ["training.rounds", "training.optimiser"]).endswith(
+        "did you mean training.optimiser?"
+    )

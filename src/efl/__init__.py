@@ -56,13 +56,16 @@ if TYPE_CHECKING:
         create,
         run_round,
     )
-    from efl.api import resume, run, train
+    from efl.api import load_model, resume, run, train
     from efl.config import Experiment, load_experiment
     from efl.errors import UserError
     from efl.federation import Federation, load
     from efl.fleet import Fleet
     from efl.plugins import register
+    from efl.runs.callbacks import BestCheckpoint, Callback, CSVFile, EarlyStopping
     from efl.runs.comparison import compare
+    from efl.training.optimisers import SGD, Adam, AdamW, Optimiser
+    from efl.training.tasks import Metric, Task
 
 
 def _public_names() -> dict[str, str]:
@@ -85,4 +88,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return ["__version__", *__all__]

@@ -1,9 +1,10 @@
-"""What a user calls: `train`, `compare`, `resume`."""
+"""What a user calls: `train`, `run`, `resume`, `load_model`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,9 +14,14 @@ from efl.config import CUSTOM, Experiment, parse
 from efl.federation import Federation
 from efl.fleet import Fleet
 from efl.runs.directory import RunDirectory
-from efl.runs.loop import Observer, Result, Run
+from efl.runs.learning import NAMED, Learning
+from efl.runs.loop import Observer, Run
+from efl.runs.model_files import read_model
+from efl.runs.result import Result
 from efl.runs.setup import LocalSetup, build
 from efl.track.trackers import trackers
+from efl.training.optimisers import OptimiserLike
+from efl.training.tasks.objective import Loss, Metrics
 from efl.transport.torchrun import LEADER, rank
 
 
@@ -26,8 +32,14 @@ def train(
     fleet: Fleet | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Observer] = (),
+    progress: bool = False,
+    track: str | Sequence[str] | Mapping[str, Any] = (),
+    engine: Mapping[str, Any] | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
+    loss: Loss | None = None,
+    metrics: Metrics | None = None,
+    optimiser: OptimiserLike | None = None,
     **training: Any,
 ) -> Result:
     """Train a model on a federation of simulated clients.
@@ -38,8 +50,15 @@ def train(
         algorithm: An algorithm with its hyper-parameters, or a name.
         fleet: How clients are irregular; by default they are not.
         out: A new directory for the run's files, from which it can be resumed; by default there are none.
-        observers: Called at the run's start, after every round and at its end.
+        callbacks: Called at the run's start, after every round and at its end, such as `efl.EarlyStopping`; `Callback`
+            is the base class of your own.
+        progress: Show how far the run is: a bar in a notebook or on a terminal, lines otherwise.
+        track: Trackers by name, such as ``"tensorboard"``; or the keys of an experiment's [track] section.
+        engine: Keys of an experiment's [engine] section, such as ``{"workers": 1, "device": "cuda"}``.
         plugins: Python files to import first, whose `efl.register` calls make names known.
+        loss: The name of a loss, a function of outputs and targets, or a `Task` (docs/tasks.md).
+        metrics: Names of metrics, or functions by name; the first is the figure of merit.
+        optimiser: A name, such as ``adamw``, an object such as ``efl.SGD(momentum=0.9)``, or a ``torch.optim`` class.
         **training: Keys of an experiment's [training] section, such as ``rounds``, ``cohort``, ``learning_rate``.
 
     Returns:
@@ -53,7 +72,7 @@ def train(
     >>> result.summary["rounds"], result.summary["diverged"]
     (2, False)
     """
-    table: dict[str, Any] = {"training": training}
+    table: dict[str, Any] = {"training": training, "engine": engine or {}, "track": _track(track)}
     if isinstance(federation, str):
         table["federation"] = {"dataset": federation}
     else:
@@ -65,34 +84,40 @@ def train(
     return run(
         parse(table).with_plugins(plugins),
         out,
-        observers,
+        callbacks,
+        progress=progress,
         federation=None if isinstance(federation, str) else federation,
         module=None if isinstance(model, str) else model,
         algorithm=None if isinstance(algorithm, str) else algorithm,
         fleet=fleet,
+        learning=Learning(loss, metrics, optimiser),
     )
 
 
 def run(
     experiment: Experiment,
     out: str | os.PathLike[str] | None = None,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Observer] = (),
     *,
+    progress: bool = False,
     federation: Federation | None = None,
     module: nn.Module | None = None,
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
+    learning: Learning = NAMED,
 ) -> Result:
     """Run an experiment.
 
     Args:
         experiment: What to run; see `efl.load_experiment`.
         out: A new directory for the run's files; by default there are none.
-        observers: Called at the run's start, after every round and at its end.
+        callbacks: Called at the run's start, after every round and at its end.
+        progress: Show how far the run is.
         federation: Takes the place of the data that the experiment names.
         module: Takes the place of its network.
         algorithm: Takes the place of its algorithm and transformations.
         fleet: Takes the place of its fleet.
+        learning: Takes the place of its loss, metrics and optimiser.
 
     Returns:
         The summary, a record per round, the trained module and the directory, as `train` does.
@@ -103,34 +128,43 @@ def run(
     >>> run(Experiment().with_values(training={"rounds": 1})).summary["algorithm"]
     'efl'
     """
-    setup = build(experiment, federation, module, algorithm, fleet)
+    setup = build(experiment, federation, module, algorithm, fleet, learning=learning)
     if rank() != LEADER:
         return _served(setup)
     tracked = trackers(setup.experiment.track, out)
     directory = None if out is None else RunDirectory.create(out, setup.experiment)
-    return Run(setup, directory, [*observers, *tracked]).execute()
+    return Run(setup, directory, [*_displays(progress), *callbacks, *tracked]).execute()
 
 
 def resume(
     directory: str | os.PathLike[str],
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Observer] = (),
     *,
+    progress: bool = False,
     federation: Federation | None = None,
     model: nn.Module | None = None,
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
+    loss: Loss | None = None,
+    metrics: Metrics | None = None,
+    optimiser: OptimiserLike | None = None,
 ) -> Result:
     """Resume a run that was stopped, at any moment, by whatever means; the result is that of a run never stopped.
 
     Args:
         directory: The run directory.
-        observers: Called at the start with the rounds so far, after every further round and at the end.
+        callbacks: Called at the start with the rounds so far, after every further round and at the end; those that may
+            stop the run must be passed again.
+        progress: Show how far the run is.
         federation: The federation the run was started with, if that was an object.
         model: The same for the module.
         algorithm: The same for the algorithm.
         fleet: The same for the fleet.
         plugins: Python files to import in place of those that the run recorded, if they have moved.
+        loss: The same for the loss, if that was a function.
+        metrics: The same for the metrics.
+        optimiser: The same for the optimiser.
 
     Returns:
         What the run would have returned.
@@ -148,10 +182,50 @@ def resume(
     experiment = where.experiment()
     if plugins:
         experiment = experiment.with_plugins(plugins)
-    setup = build(experiment, federation, model, algorithm, fleet)
+    learning = Learning(loss, metrics, optimiser)
+    setup = build(experiment, federation, model, algorithm, fleet, learning=learning)
     if rank() != LEADER:
         return _served(setup)
-    return Run(setup, where, [*observers, *trackers(setup.experiment.track, where.path)]).execute()
+    tracked = trackers(setup.experiment.track, where.path)
+    return Run(setup, where, [*_displays(progress), *callbacks, *tracked]).execute()
+
+
+def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """The trained model of a run, from its directory.
+
+    Args:
+        path: A run directory, or a file of weights such as a `BestCheckpoint` writes.
+        model: A module of the same kind, where the run trained one of your own; its weights are replaced in a copy.
+
+    Returns:
+        The module, in evaluation mode.
+
+    Raises:
+        UserError: If there is no model, or it is not one of this kind.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trained = train(rounds=1, cohort=3, local_steps=1, out=f"{folder}/run").model
+    ...     read = load_model(f"{folder}/run")
+    >>> bool((read[1].weight == trained[1].weight).all())
+    True
+    """
+    return read_model(Path(path), model)
+
+
+def _track(track: str | Sequence[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The [track] section that an argument stands for."""
+    if isinstance(track, Mapping):
+        return track
+    return {"trackers": [track] if isinstance(track, str) else list(track)}
+
+
+def _displays(progress: bool) -> list[Observer]:
+    if not progress:
+        return []
+    from efl.track.progress import progress_display
+
+    return [progress_display()]
 
 
 def _served(setup: LocalSetup) -> Result:

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     MEMBERSHIP = 10
     VALIDATION = 11
     ROUNDING = 12
+    AUGMENTATION = 13
 
 
 def stream(seed: int, purpose: Purpose, round_: int = 0, client: int = 0) -> np.random.Generator:

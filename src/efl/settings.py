@@ -1,8 +1,10 @@
 """Settings that check themselves, with errors of one line."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, dataclass_transform, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -66,20 +68,62 @@ def make(cls: type[Settings], values: Mapping[str, Any], where: str) -> Settings
         raise UserError(f"{where}.{error}") from None
 
 
-def check_keys(where: str, values: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `UserError` for the first key of section ``where`` that is not known."""
+# What other libraries call a key, and its name here.
+SYNONYMS = {
+    **dict.fromkeys(("lr", "eta", "client_lr", "local_lr", "step_size"), "learning_rate"),
+    **dict.fromkeys(("optimizer", "opt", "client_optimizer"), "optimiser"),
+    **dict.fromkeys(("epochs", "local_epochs", "num_epochs", "n_epochs", "max_epochs", "iterations"), "local_steps"),
+    **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds", "communication_rounds", "max_rounds"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients", "num_partitions"), "clients"),
+    **dict.fromkeys(("clients_per_round", "cohort_size", "sample_size", "fraction_fit"), "cohort"),
+    **dict.fromkeys(("batch", "bs", "batchsize", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedule"), "schedule"),
+    **dict.fromkeys(("random_seed", "random_state"), "seed"),
+    **dict.fromkeys(("eval_every", "eval_freq", "evaluation_frequency"), "evaluate_every"),
+    **dict.fromkeys(("num_workers", "n_jobs", "processes"), "workers"),
+    **dict.fromkeys(("loss_fn", "criterion"), "loss"),
+    **dict.fromkeys(("mu", "prox_mu", "proximal_mu"), "proximity"),
+    **dict.fromkeys(("data", "data_set"), "dataset"),
+    "metric": "metrics",
+    "lr_decay": "decay",
+}
+# What else there is to say about a key.
+REMARKS = {
+    **dict.fromkeys(("epochs", "local_epochs", "num_epochs", "n_epochs", "max_epochs"), "work is counted in SGD steps"),
+    **dict.fromkeys(("observers", "early_stopping"), "pass callbacks=[…] to efl.train, such as efl.EarlyStopping()"),
+}
+
+
+def check_keys(where: str, values: Iterable[str], known: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Raise `UserError` for the first unknown key of section ``where``; ``others`` are keys of other sections."""
     known = list(known)
     for key in values:
         if key not in known:
-            raise UserError(unknown_key(f"{where}.{key}", [f"{where}.{name}" for name in known]))
+            raise UserError(unknown_key(f"{where}.{key}", [f"{where}.{name}" for name in known], others))
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
-    """The line for a key that does not exist, with the nearest one that does."""
-    known = list(known)
-    near = difflib.get_close_matches(key, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-    return f"unknown key {key}; {hint}"
+def unknown_key(key: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    """The line for a key that does not exist, with the one that was probably meant.
+
+    >>> unknown_key("training.lr", ["training.rounds", "training.learning_rate"])
+    'unknown key training.lr; did you mean training.learning_rate?'
+    >>> unknown_key("training.clients", ["training.rounds"], ["federation.clients"])
+    'unknown key training.clients; did you mean federation.clients?'
+    """
+    known, name = list(known), _last(key)
+    remark = f" ({REMARKS[name]})" if name in REMARKS else ""
+    for candidates in (known, list(others)):
+        names = {_last(candidate): candidate for candidate in reversed(candidates)}
+        meant = SYNONYMS.get(name.lower(), name)
+        near = [meant] if meant in names else difflib.get_close_matches(name, names, 1) if candidates is known else []
+        if near:
+            return f"unknown key {key}; did you mean {names[near[0]]}?{remark}"
+    listed = f"known keys: {', '.join(known)}"
+    return f"unknown key {key}; {REMARKS.get(name, listed)}"
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def one_line(error: ValidationError, where: str = "") -> str:
@@ -90,3 +134,39 @@ def one_line(error: ValidationError, where: str = "") -> str:
     message = first["msg"].removeprefix("Value error, ")
     text = f"{location}: {message[:1].lower()}{message[1:]}"
     return text if "got" in text else f"{text}, got {first['input']!r}"
+
+
+def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What ``section.key=value`` settings say.
+
+    >>> overrides_by_section(["training.rounds=5", "training.seed=1", "algorithm.name=efl"])
+    {'training': {'rounds': 5, 'seed': 1}, 'algorithm': {'name': 'efl'}}
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for override in overrides:
+        section, key, value = _parse_override(override)
+        table.setdefault(section, {})[key] = value
+    return table
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def _parse_override(text: str) -> tuple[str, str, Any]:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise UserError(f"--set {text}: write section.key=value, such as --set training.rounds=50")
+    try:
+        return section, key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, value.strip()  # a bare word is a string

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
-from efl.algorithms.components.elastic import ElasticField, as_large_as, completion_scale, elastic_step
+from efl.algorithms.components.elastic import ElasticField, completion_scale, elastic_step
+from efl.algorithms.components.information import as_large_as
 from efl.algorithms.components.reduction import averaged_increment, averaged_model
 from efl.algorithms.compression.error_feedback import _left
 from efl.algorithms.compression.ternary import LONG, largest, sparsify_ternary

@@ -192,7 +192,7 @@ def test_a_codec_is_described_by_a_table_and_resumed_from_it(digits, tmp_path):
     settings = {"rounds": 20, "cohort": 5, "evaluate_own_every": "never"}
     whole = train("digits", "linear", algorithm, UNRELIABLE, **settings).summary
     with pytest.raises(KeyboardInterrupt):
-        train("digits", "linear", algorithm, UNRELIABLE, out=tmp_path / "run", observers=[StopAt(12)], **settings)
+        train("digits", "linear", algorithm, UNRELIABLE, out=tmp_path / "run", callbacks=[StopAt(12)], **settings)
     assert efl.resume(tmp_path / "run").summary["model_sha256"] == whole["model_sha256"]
 
 
@@ -204,7 +204,7 @@ def test_a_chain_is_described_by_tables_and_resumed_from_them(digits, tmp_path):
     settings = {"rounds": 30, "cohort": 5, "evaluate_own_every": "never"}
     whole = train("digits", "linear", algorithm, UNRELIABLE, **settings).summary
     with pytest.raises(KeyboardInterrupt):
-        train("digits", "linear", algorithm, UNRELIABLE, out=tmp_path / "run", observers=[StopAt(22)], **settings)
+        train("digits", "linear", algorithm, UNRELIABLE, out=tmp_path / "run", callbacks=[StopAt(22)], **settings)
     assert efl.resume(tmp_path / "run").summary["model_sha256"] == whole["model_sha256"]
 
 

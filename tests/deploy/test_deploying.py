@@ -15,7 +15,6 @@ from flwr.common.config import flatten_dict
 from typer.testing import CliRunner
 
 from efl.cli import app as command
-from efl.config import read_toml
 from efl.deploy.certificates import make_certificates, make_node_key
 from efl.deploy.demo import prepare_app, run_demo
 from efl.deploy.network import LocalNetwork, free_port
@@ -24,6 +23,7 @@ from efl.errors import UserError, WireError
 from efl.federation import load
 from efl.flower.config import experiment_of, fleet_of
 from efl.server.registry import Node, Registry
+from efl.settings import read_toml
 
 
 def config_of(folder):

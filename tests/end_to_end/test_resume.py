@@ -28,7 +28,7 @@ def comparable(directory):
 def test_a_stopped_run_ends_like_one_never_stopped(tmp_path, algorithm, stop):
     whole = train(algorithm=algorithm, out=tmp_path / "whole", fleet=IRREGULAR, **SETTINGS)
     with pytest.raises(KeyboardInterrupt):
-        train(algorithm=algorithm, out=tmp_path / "stopped", observers=[StopAt(stop)], fleet=IRREGULAR, **SETTINGS)
+        train(algorithm=algorithm, out=tmp_path / "stopped", callbacks=[StopAt(stop)], fleet=IRREGULAR, **SETTINGS)
     went_on = resume(tmp_path / "stopped")
     assert went_on.summary["model_sha256"] == whole.summary["model_sha256"]
     assert comparable(tmp_path / "stopped") == comparable(tmp_path / "whole")
@@ -68,7 +68,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
 @pytest.fixture
 def stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        train(out=tmp_path / "run", observers=[StopAt(25)], fleet=IRREGULAR, **SETTINGS)
+        train(out=tmp_path / "run", callbacks=[StopAt(25)], fleet=IRREGULAR, **SETTINGS)
     return tmp_path / "run"
 
 
@@ -109,7 +109,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 
 def test_ones_own_objects_must_be_passed_again(tmp_path, digits):
     with pytest.raises(KeyboardInterrupt):
-        train(digits, "linear", out=tmp_path / "run", observers=[StopAt(25)], fleet=IRREGULAR, **SETTINGS)
+        train(digits, "linear", out=tmp_path / "run", callbacks=[StopAt(25)], fleet=IRREGULAR, **SETTINGS)
     whole = train(digits, "linear", out=tmp_path / "whole", fleet=IRREGULAR, **SETTINGS)
     with pytest.raises(UserError, match="data of your own"):
         resume(tmp_path / "run")

@@ -55,6 +55,17 @@ def test_images(hub, tmp_path):
     assert load("cifar100", clients=4, partition="iid", data_dir=tmp_path).input_shape == (3, 32, 32)
 
 
+def test_cifar10_and_femnist(hub, tmp_path):
+    hub(datasets.DatasetDict(train=pictures((32, 32, 3), 40, "img", "label")))
+    prepare("cifar10", data_dir=tmp_path)
+    assert load("cifar10", clients=4, partition="iid", data_dir=tmp_path).input_shape == (3, 32, 32)
+    letters = pictures((28, 28), 30, "image", "character")
+    hub(datasets.DatasetDict(train=letters.add_column("writer_id", [f"w{i % 3}" for i in range(30)])))
+    assert prepare("femnist", data_dir=tmp_path).about == "3 writers, 30 images"
+    federation = load("femnist", clients=3, data_dir=tmp_path)
+    assert federation.sizes.tolist() == [9, 9, 9]  # of ten, each of another class: one is tested
+
+
 def test_roles(hub, tmp_path):
     windows = [
         (f"{play}_{role}", text[i : i + 80], text[i + 80])

@@ -16,7 +16,9 @@ from efl.federation.sources import sent140, shakespeare
 WRITERS = {
     "mnist": published.mnist,
     "emnist": published.emnist,
+    "cifar10": published.cifar10_binary,
     "cifar100": published.cifar100_binary,
+    "femnist": published.femnist,
     "shakespeare": published.shakespeare,
     "sent140": published.sent140,
 }
@@ -71,6 +73,47 @@ def test_cifar100_from_either_form(tmp_path, write):
     x, _ = federation.batch(torch.arange(2))
     red = (torch.from_numpy(images[:2, 0]).float() / 255 - 0.5071) / 0.2673
     assert torch.allclose(x[:, 0], red, atol=1e-5)
+
+
+@pytest.mark.parametrize("write", [published.cifar10_binary, published.cifar10_python])
+def test_cifar10_from_either_form(tmp_path, write):
+    images, labels = write(tmp_path)
+    assert prepare("cifar10", tmp_path, tmp_path / "data").about == "10 + 10 + 10 + 10 + 10 + 10 images"
+    federation = load("cifar10", clients=4, partition="iid", data_dir=tmp_path / "data")
+    assert federation.classes == 10
+    assert np.array_equal(federation.x.numpy(), images)
+    assert np.array_equal(federation.y.numpy(), labels)
+    x, _ = federation.batch(torch.arange(2))
+    blue = (torch.from_numpy(images[:2, 2]).float() / 255 - 0.4465) / 0.2616
+    assert torch.allclose(x[:, 2], blue, atol=1e-5)
+
+
+def test_a_femnist_client_is_a_writer(tmp_path):
+    images = published.femnist(tmp_path)
+    assert prepare("femnist", tmp_path, tmp_path / "data").about == "4 writers, 41 images"
+    federation = load("femnist", clients=3, data_dir=tmp_path / "data")  # f1111_11 has a single image
+    assert federation.classes == 62
+    assert federation.input_shape == (1, 28, 28)
+    mine = [torch.from_numpy(np.concatenate(pair)) for pair in zip(federation.train, federation.test, strict=True)]
+    found = [set(map(bytes, federation.x[client].numpy().reshape(len(client), -1))) for client in mine]
+    expected = [set(map(bytes, pixels.astype(np.uint8))) for pixels in images.values() if len(pixels) > 1]
+    assert all(any(client == writer for writer in expected) for client in found)
+    assert len(found) == len(expected) == 3
+    with pytest.raises(UserError, match="femnist has 3 writers with two images or more; ask for at most so many"):
+        load("femnist", clients=4, data_dir=tmp_path / "data")
+
+
+def test_femnist_that_is_damaged_is_refused(tmp_path):
+    published.femnist(tmp_path)
+    file = next((tmp_path / "train").iterdir())
+    good = file.read_text()
+    for wrong in ('{"user_data": {"w": {"x": [[2.0]], "y": [0]}}}', good[: len(good) // 2], '{"users": []}'):
+        file.write_text(wrong)
+        with pytest.raises(UserError, match="expected LEAF's"):
+            prepare("femnist", tmp_path, tmp_path / "data")
+    file.write_text('{"user_data": {"w": {"x": [' + str([0.5] * 784) + '], "y": [62]}}}')
+    with pytest.raises(UserError, match="writer w should have labels 0 … 61"):
+        prepare("femnist", tmp_path, tmp_path / "data")
 
 
 def test_archives_are_read_as_they_were_downloaded(tmp_path):

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from efl import UserError, resume, run
-from efl.config import parse, read_toml
+from efl.config import parse
 from efl.runs.checkpoint import list_checkpoints
+from efl.settings import read_toml
 from efl.storage import FORMAT, read_state
 
 OLD = Path(__file__).parent.parent / "fixtures" / "format4"

@@ -77,6 +77,6 @@ def test_resuming_with_another_model_says_so(tmp_path, digits):
         def end(self, summary): ...
 
     with pytest.raises(KeyboardInterrupt):
-        train(digits, nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), out=tmp_path / "r", cohort=3, observers=[Stop()])
+        train(digits, nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), out=tmp_path / "r", cohort=3, callbacks=[Stop()])
     with pytest.raises(UserError, match="pass the model that the run was started with"):
         resume(tmp_path / "r", federation=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 11)))

@@ -149,7 +149,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
     with run_progress(Console(), quiet=True) as displays:
         assert displays == []
     with run_progress(Console(force_terminal=False)) as (plain,):
-        train(rounds=2, evaluate_every=1, cohort=5, local_steps=2, observers=[plain])
+        train(rounds=2, evaluate_every=1, cohort=5, local_steps=2, callbacks=[plain])
     lines = capsys.readouterr().out.splitlines()[-3:]
     assert "round 2/2" in lines[2]
     for word in ("accuracy", "loss", "complete/partial/dropped 5/0/0", "↑", "↓"):
@@ -161,7 +161,7 @@ def test_the_terminal_is_given_back_when_a_run_is_stopped():
 
     def stopped():
         with run_progress(console) as displays:
-            train(rounds=9, cohort=5, local_steps=2, observers=[*displays, StopAt(2)])
+            train(rounds=9, cohort=5, local_steps=2, callbacks=[*displays, StopAt(2)])
 
     with pytest.raises(KeyboardInterrupt):
         stopped()
@@ -171,7 +171,7 @@ def test_the_terminal_is_given_back_when_a_run_is_stopped():
 def test_lines_tell_of_rejected_replies_and_of_every_round_if_asked():
     said = []
     plain = PlainProgress(said.append, every_round=True)
-    train(rounds=2, evaluate_every=2, cohort=5, local_steps=2, observers=[plain])
+    train(rounds=2, evaluate_every=2, cohort=5, local_steps=2, callbacks=[plain])
     assert [line.split()[0] for line in said] == ["efl", "round", "round"]
     record = {
         "round": 2,
@@ -191,7 +191,7 @@ def test_lines_tell_of_rejected_replies_and_of_every_round_if_asked():
 def test_the_live_bar_shows_what_matters():
     console = Console(force_terminal=True, width=160, record=True)
     bar = LiveProgress(console)
-    train(rounds=3, evaluate_every=1, cohort=5, local_steps=2, observers=[bar])
+    train(rounds=3, evaluate_every=1, cohort=5, local_steps=2, callbacks=[bar])
     text = console.export_text()
     assert "3/3" in text
     assert "complete/partial/dropped" in text

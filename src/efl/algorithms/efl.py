@@ -33,8 +33,9 @@ from efl.algorithms.base import (
 )
 from efl.algorithms.components.drift import drift_of, drift_state, without_drift
 from efl.algorithms.components.efl_presets import FIRST_EDITION, PAPER
-from efl.algorithms.components.elastic import ElasticField, StepKind, as_large_as, completion_scale, elastic_step
+from efl.algorithms.components.elastic import ElasticField, StepKind, completion_scale, elastic_step
 from efl.algorithms.components.fields import full_fields, received, short_fields, summed
+from efl.algorithms.components.information import FisherKind, information
 from efl.algorithms.components.weights import inverse_probability, self_normalised
 from efl.algorithms.compression.codec import Codec, TwoWay
 from efl.algorithms.compression.error_feedback import UNCOMPRESSED_MODEL, ErrorFeedback
@@ -108,7 +109,7 @@ class EFL(Algorithm):
     caution: NonNegative | None = None
     weighting: Literal["elastic", "A", "B", "C"] = "elastic"
     weight_cap: AtLeastOne = 20.0
-    fisher: Literal["running", "empirical", "true"] = "running"
+    fisher: FisherKind = "running"
     fisher_samples: Annotated[int, Constraint(ge=1)] = 256
     fisher_size: Literal["running", "own"] = "running"
     step: StepKind = "implicit"
@@ -234,7 +235,7 @@ class EFL(Algorithm):
         sends = self._sends_field(work.settings.round)
         observes = sends and "running" in (self.fisher, self.fisher_size)
         observer = SquaredGradients(work.W, work.settings.batch_size) if observes else None
-        drift = drift_of(work) if self._corrects_drift else None
+        drift = drift_of(work) if self._corrects_drift and work.settings.optimiser.linear else None
         work.train(replace(elastic_step(field, work.settings.eta, self.elasticity, self.step), drift=drift), observer)
         work.scale = self._completion(work, field)
         if drift is not None:
@@ -242,7 +243,7 @@ class EFL(Algorithm):
             work.delta = moved if work.scale is None else moved * work.scale
         if not sends:
             return {}
-        diagonal = self._fisher(work, observer)
+        diagonal = information(work, observer, self.fisher, self.fisher_samples)
         return {"field": self._fields(diagonal, work.displacement, work.settings, self.density_up != 1)}
 
     def _completion(self, work: LocalWork, field: ElasticField | None) -> Tensor | None:
@@ -253,16 +254,9 @@ class EFL(Algorithm):
             return None
         pulled = field if self.weighting == "elastic" else None
         eta, most = settings.eta, settings.local_steps
-        scale = completion_scale(pulled, eta, self.elasticity, work.steps_done, most, work.model.n, self.step)
+        done, n, optimiser = work.steps_done, work.model.n, settings.optimiser
+        scale = completion_scale(pulled, eta, self.elasticity, done, most, n, self.step, optimiser)
         return scale.clamp_(max=self.weight_cap)
-
-    def _fisher(self, work: LocalWork, observer: SquaredGradients | None) -> Tensor:
-        """u^k (C, n): what was observed, or at w_s, from samples."""
-        running = None if observer is None else observer.mean(work.steps_done)
-        if running is not None and self.fisher == "running":
-            return running
-        exact = work.fisher("model" if self.fisher == "true" else "data", self.fisher_samples)
-        return exact if running is None else as_large_as(running, exact)
 
     # Server, after a round
 
@@ -277,7 +271,8 @@ class EFL(Algorithm):
             shares = self_normalised(shares)
         if self.scale_at == "client" or self.weighting in ("A", "B"):
             return shares
-        scales = [min(settings.local_steps / update.steps, self.weight_cap) for update in updates]
+        worth = settings.optimiser.progress
+        scales = [min(worth(settings.local_steps) / worth(update.steps), self.weight_cap) for update in updates]
         return [share * scale for share, scale in zip(shares, scales, strict=True)]
 
     def server_update(

@@ -113,6 +113,7 @@ class PlainLoop:
         self.model, self.federation = model, federation
         for parameter in model.parameters():  # as PyTorch lays them out, not channels last as they are here
             parameter.data = parameter.data.contiguous()
+        assert isinstance(federation.x, Tensor)
         self.x = federation.x.float() / 255
         self.threads = processors()
 

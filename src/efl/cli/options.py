@@ -15,8 +15,19 @@ DEMO = Path(__file__).with_name("demo.toml")  # the experiment without a file: i
 FileArgument = Annotated[
     Path | None, typer.Argument(help="Experiment file (TOML); default: a demo, EFL on digits.", show_default=False)
 ]
+
+
+def _keys(typed: str) -> list[str]:
+    """The keys of an experiment that begin with what was typed, for the shell."""
+    from efl.config import section_keys
+
+    keys = [f"{section}.{key}=" for section, keys in section_keys().items() for key in keys]
+    return [key for key in [*keys, "algorithm.name="] if key.startswith(typed)]
+
+
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as training.rounds=50.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as training.rounds=50.", autocompletion=_keys),
 ]
 PluginOption = Annotated[
     list[Path] | None,

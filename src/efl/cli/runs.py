@@ -23,7 +23,8 @@ from efl.cli.options import (
 
 if TYPE_CHECKING:
     from efl.runs.directory import RunDirectory
-    from efl.runs.loop import Observer, Result
+    from efl.runs.loop import Observer
+    from efl.runs.result import Result
 
 
 def run(

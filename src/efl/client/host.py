@@ -6,7 +6,7 @@ received, from which each client starts, and knows where its clients' state lies
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.algorithms.pipeline import client_state
-from efl.client.evaluation import ACCURACY, EvaluateRequests, Metrics, Personalisation
+from efl.client.evaluation import EvaluateRequests, Metrics, Personalisation
 from efl.client.executors import Executor, ProcessExecutor, SerialExecutor
 from efl.client.model_copy import ModelCopy
 from efl.client.state_store import LastUpload, Slot, StateStore
@@ -28,6 +28,7 @@ from efl.training.trainer import SAMPLES_AT_ONCE, Trainer
 from efl.wire import Dense, Limits, TrainReply, TrainRequest
 
 BATCHES_PER_JOB = 8  # in an evaluation
+CLIENTS_PER_JOB = 8  # in one whose metrics are not sums over samples
 
 
 class ClientHost:
@@ -106,14 +107,22 @@ class ClientHost:
         """Metrics of each client, on its own test data; nothing is stored."""
         if requests.personalisation is not None:
             return self._evaluate_personalised(requests, requests.personalisation)
-        tests = [self.trainer.federation.test[client] for client in requests.clients.tolist()]
-        samples, size = np.concatenate(tests), BATCHES_PER_JOB * SAMPLES_AT_ONCE
+        clients = requests.clients.tolist()
         self.executor.set_model(requests.w, requests.buffers)
-        jobs = [samples[start : start + size] for start in range(0, len(samples), size)]
-        correct = np.concatenate(list(self.executor.map(Worker.evaluate, jobs)))
+        if not self.trainer.objective.per_sample:
+            jobs = [clients[start : start + CLIENTS_PER_JOB] for start in range(0, len(clients), CLIENTS_PER_JOB)]
+            return self._metrics(list(chain.from_iterable(self.executor.map(Worker.evaluate_clients, jobs))))
+        tests = [self.trainer.federation.test[client] for client in clients]
+        samples, size = np.concatenate(tests), BATCHES_PER_JOB * SAMPLES_AT_ONCE
+        places: NDArray[np.int64] | slice = slice(None)
+        if self.trainer.federation.tests_overlap:  # what several clients are tested on is evaluated once
+            samples, places = np.unique(samples, return_inverse=True)
+        parts = [samples[start : start + size] for start in range(0, len(samples), size)]
+        found = np.concatenate(list(self.executor.map(Worker.evaluate, parts)))[places]
         sizes = np.array([len(test) for test in tests])
-        sums: NDArray[np.float64] = np.add.reduceat(correct, np.cumsum(sizes) - sizes)
-        return {ACCURACY: (sums, sizes.astype(np.float64))}
+        columns = np.ascontiguousarray(found.reshape(len(found), -1).T)  # each added up by itself
+        summed = np.stack([np.add.reduceat(column, np.cumsum(sizes) - sizes) for column in columns], axis=1)
+        return self._metrics(summed.reshape(len(tests), -1, 2))
 
     def _evaluate_personalised(self, requests: EvaluateRequests, how: Personalisation) -> Metrics:
         clients, steps = requests.clients.tolist(), how.settings.local_steps
@@ -123,8 +132,24 @@ class ClientHost:
         jobs = [TrainJob(broadcast, [self._observed(c, steps, how.personal.get(c)) for c in group]) for group in groups]
         found = chain.from_iterable(self.executor.map(Worker.evaluate_personalised, jobs))
         metrics = dict(zip(chain.from_iterable(groups), found, strict=True))
-        sums, weights = np.array([metrics[client] for client in clients]).T
-        return {ACCURACY: (sums, weights)}
+        return self._metrics([metrics[client] for client in clients])
+
+    def _metrics(self, found: Sequence[NDArray[np.float64]] | NDArray[np.float64]) -> Metrics:
+        """By name, from sums and weights (clients, metrics, 2)."""
+        names, table = list(self.trainer.objective.metrics), np.asarray(found)
+        return {name: (table[:, number, 0], table[:, number, 1]) for number, name in enumerate(names)}
+
+    def personalised(self, requests: EvaluateRequests) -> tuple[Tensor, Tensor]:
+        """The personalised model of the one client in ``requests``, and its float buffers; nothing is stored."""
+        how, (client,) = requests.personalisation, requests.clients.tolist()
+        assert how is not None
+        worker, before = self.worker, (self.worker.w, self.worker.buffers)
+        worker.w, worker.buffers = requests.w, requests.buffers
+        try:
+            job = self._observed(client, how.settings.local_steps, how.personal.get(client))
+            return worker.personalised(TrainJob(Broadcast(how.settings, how.shared), [job]))
+        finally:
+            worker.w, worker.buffers = before
 
     def _observed(self, client: int, steps: int, personal: bytes | None) -> ClientJob:
         """A job that leaves the client's state as it is."""

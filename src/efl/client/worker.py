@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.algorithms.pipeline import encode_updates, resent_parts
@@ -107,25 +108,37 @@ class Worker:
         return [self._result(job, row, work, upload, finite[row]) for row, upload in enumerate(uploads)]
 
     def evaluate(self, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How right the model's answer to each sample is: 0 or 1, for a sequence the share of its positions."""
-        return self.trainer.correct(self.w, self.buffers, samples)
+        """Sums and weights of every metric for each sample, (S, metrics, 2)."""
+        return self.trainer.measure(self.w, self.buffers, samples)
 
-    def evaluate_personalised(self, job: TrainJob) -> list[tuple[float, float]]:
-        """Sum and weight of each client's accuracy with its personalised model; nothing is sent, stored or billed.
+    def evaluate_clients(self, clients: Sequence[int]) -> list[NDArray[np.float64]]:
+        """The same (metrics, 2) for all test data of each client, where metrics are not sums over samples."""
+        return [self.trainer.measure_client(self.w, self.buffers, client) for client in clients]
+
+    def evaluate_personalised(self, job: TrainJob) -> list[NDArray[np.float64]]:
+        """Each client's metrics (metrics, 2) with its personalised model; nothing is sent, stored or billed.
 
         Algorithms without personalised models are judged by what E steps of plain SGD make of the global one: the steps
         of some, which correct for how a client differs, would keep it from fitting.
         """
+        work = self._personalising(job)
+        models, buffers, clients = work.personalised_models, work.rows.buffers, [one.client for one in job.clients]
+        return [self.trainer.measure_client(models[row], buffers[row], client) for row, client in enumerate(clients)]
+
+    def personalised(self, job: TrainJob) -> tuple[Tensor, Tensor]:
+        """The personalised model of a job's only client, and its float buffers."""
+        work = self._personalising(job)
+        return work.personalised_models[0], work.rows.buffers[0]
+
+    def _personalising(self, job: TrainJob) -> LocalWork:
+        """The work that makes personalised models, done."""
         work = self._work(job, Purpose.OWN_MODEL)
         with self._training(job):
             if self.algorithm.personalised:
                 self.algorithm.local_update(work)
             else:
                 work.train()
-        tests = [self.trainer.federation.test[client.client] for client in job.clients]
-        models, buffers = work.personalised_models, work.rows.buffers
-        right = [self.trainer.correct(models[row], buffers[row], test) for row, test in enumerate(tests)]
-        return [(float(each.sum()), float(len(each))) for each in right]
+        return work
 
     def _work(self, job: TrainJob, purpose: Purpose) -> LocalWork:
         shared, _ = self.received(job.broadcast)

@@ -7,28 +7,60 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from efl.errors import UserError, first_line
 
 ROW = "__row__"
 
 
-def samples_of(dataset: Any) -> tuple[Tensor, Tensor]:
-    """Every ``(x, y)`` of a PyTorch dataset, stacked."""
-    try:
-        count = len(dataset)
-    except TypeError:
-        raise UserError("the dataset has no length; make one with __len__ and __getitem__") from None
-    if count == 0:
-        raise UserError("the data set has no samples")
-    xs, ys = [], []
-    for position in range(count):
-        item = dataset[position]
+class Items:
+    """A dataset of ``(x, y)`` pairs, or the one behind a DataLoader, item by item as tensors.
+
+    Of a DataLoader the order and the size of batches do not count, as mini-batches are drawn anew in every round; its
+    ``collate_fn`` does, and so do the samples that its sampler chooses from.
+    """
+
+    def __init__(self, dataset: Any, name: str = "the dataset") -> None:
+        self.name, self.dataset, self._collate, self._numbers = name, dataset, None, None
+        if isinstance(dataset, DataLoader):
+            self.dataset, self._collate = dataset.dataset, dataset.collate_fn
+            self._numbers = _numbers(dataset, name)
+        try:
+            self._length = len(self.dataset if self._numbers is None else self._numbers)
+        except TypeError:
+            raise UserError(f"{name} has no length; make one with __len__ and __getitem__") from None
+        if self._length == 0:
+            raise UserError(f"{name} has no samples; leave it out, or give it some")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+        item = self.dataset[position if self._numbers is None else self._numbers[position]]
+        if self._collate is not None:
+            item = self._collate([item])
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise UserError(f"item {position} of the dataset is no (x, y) pair but {type(item).__name__}")
-        xs.append(_as_tensor(item[0]))
-        ys.append(_as_tensor(item[1]))
-    return _stacked(xs), _stacked(ys)
+            raise UserError(f"item {position} of {self.name} is no (x, y) pair but {type(item).__name__}")
+        x, y = (_as_tensor(part) for part in item)
+        return (x, y) if self._collate is None else (x[0], y[0])
+
+
+def _numbers(loader: DataLoader[Any], name: str) -> list[int] | None:
+    """The items that a loader chooses from; None if from all."""
+    if isinstance(loader.sampler, SubsetRandomSampler):
+        return sorted(loader.sampler.indices)
+    if isinstance(loader.sampler, SequentialSampler | RandomSampler):
+        return None
+    kind = type(loader.sampler).__name__
+    raise UserError(f"{name} is a DataLoader with a {kind}, which has no fixed samples; pass its dataset instead")
+
+
+def samples_of(dataset: Any, name: str = "the dataset") -> tuple[Tensor, Tensor]:
+    """Every ``(x, y)`` of a PyTorch dataset or DataLoader, stacked."""
+    items = Items(dataset, name)
+    xs, ys = zip(*(items[position] for position in range(len(items))), strict=True)
+    return _stacked(list(xs)), _stacked(list(ys))
 
 
 def columns_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,22 @@ from efl.errors import UserError, first_line
 from efl.federation.partition import Indices
 
 MOST_CLASSES = 10**7  # a label beyond that is no class but an identifier
+PADDING = -100  # the label of what does not count, as in PyTorch
 
 
 def labels_to_deal_by(x: Tensor, y: Tensor) -> Indices:
-    """One label per sample to deal and split by, checked; sequences have none, so they count as all of one kind."""
+    """One label per sample to deal and split by, checked; sequences and real numbers count as all of one kind."""
     if len(x) != len(y):
         raise UserError(f"{len(x)} samples but {len(y)} labels")
     if len(y) == 0:
         raise UserError("the data set has no samples")
-    if y.dim() not in (1, 2):
+    if y.dim() == 0 or (y.dim() > 2 and not y.is_floating_point()):
         raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number per sample, or one per position")
-    if y.is_floating_point():
-        raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
-    if int(y.min()) < 0 or int(y.max()) >= MOST_CLASSES:
-        raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())} … {int(y.max())}")
-    if y.dim() == 2:
+    if y.is_floating_point() or y.dim() == 2:
         return np.zeros(len(y), dtype=np.int64)
+    counted = y[y != PADDING]
+    if len(counted) and (int(counted.min()) < 0 or int(counted.max()) >= MOST_CLASSES):
+        raise UserError(f"labels must lie in 0 … classes-1, found {int(counted.min())} … {int(counted.max())}")
     return y.cpu().numpy().astype(np.int64)
 
 
@@ -57,8 +58,16 @@ def check_samples(x: Tensor, y: Tensor, classes: int) -> None:
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.dim() > 1 else int((~torch.isfinite(x)).sum())
         raise UserError(f"the data have NaN or infinity in {bad} of {len(x)} samples; clean or drop them first")
-    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
-        raise UserError(f"labels must lie in 0 … {classes - 1}, found {int(y.min())} … {int(y.max())}")
+    if y.is_floating_point():
+        return  # what they must be, the loss knows
+    counted = y[y != PADDING]
+    if len(counted) and (int(counted.min()) < 0 or int(counted.max()) >= classes):
+        raise UserError(f"labels must lie in 0 … {classes - 1}, found {int(counted.min())} … {int(counted.max())}")
+
+
+def outputs_for(y: Tensor) -> int:
+    """How many outputs a network needs: one per class, or per real number of a target."""
+    return max(1, y[0].numel()) if y.is_floating_point() else max(1, int(y.max()) + 1)
 
 
 def check_indices(train: Sequence[Indices], test: Sequence[Indices], samples: int) -> None:
@@ -67,7 +76,7 @@ def check_indices(train: Sequence[Indices], test: Sequence[Indices], samples: in
         if len(mine) == 0 or len(held_out) == 0:
             raise UserError(
                 f"client {client} has {len(mine)} training and {len(held_out)} test samples; "
-                "every client needs at least one of each: use fewer clients or another partition"
+                "every client needs at least one of each: use fewer clients or another partition, or pass test=…"
             )
         if min(mine.min(), held_out.min()) < 0 or max(mine.max(), held_out.max()) >= samples:
             raise UserError(f"client {client} has sample indices outside 0 … {samples - 1}")
@@ -78,9 +87,45 @@ def check_alike(data: Sequence[tuple[Tensor, Tensor]]) -> None:
     like = data[0][0]
     for client, (x, y) in enumerate(data):
         if len(x) == 0 or len(x) != len(y):
-            raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels")
+            remedy = "leave it out, or give it some" if len(x) == len(y) else "every sample needs one"
+            raise UserError(f"client {client} has {len(x)} samples and {len(y)} labels; {remedy}")
         if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
             raise UserError(
                 f"client {client} has samples {tuple(x.shape[1:])} of {x.dtype}, "
                 f"client 0 {tuple(like.shape[1:])} of {like.dtype}; bring them to one shape and type first"
             )
+
+
+def check_test_sets(count: int, clients: int) -> None:
+    """Raise `UserError` unless every client has a test set."""
+    if count != clients:
+        raise UserError(f"{count} test sets for {clients} clients; pass one (x, y) for all, or a list of one each")
+
+
+def with_test_sets(x: Tensor, y: Tensor, clients: int, test: Any) -> tuple[Tensor, Tensor, list[Indices]]:
+    """The samples with those of the test sets after them, and which of these every client is tested on.
+
+    Args:
+        x: The samples to train on.
+        y: Their labels.
+        clients: How many clients there are.
+        test: One ``(x, y)`` pair for all clients, or a list of one per client.
+    """
+    shared = hasattr(test[0], "shape")
+    pairs = [test] if shared else list(test)
+    if not shared:
+        check_test_sets(len(pairs), clients)
+    sets = [(as_tensor(a, "test samples"), as_tensor(b, "labels")) for a, b in pairs]
+    for number, (a, b) in enumerate(sets):
+        whose = "the test set" if shared else f"the test set of client {number}"
+        if len(a) == 0 or len(a) != len(b):
+            raise UserError(f"{whose} has {len(a)} samples and {len(b)} labels; it needs one of each at least")
+        if a.shape[1:] != x.shape[1:] or a.dtype != x.dtype or b.shape[1:] != y.shape[1:]:
+            raise UserError(
+                f"{whose} has samples {tuple(a.shape[1:])} of {a.dtype} with labels {tuple(b.shape[1:])}, the training "
+                f"data {tuple(x.shape[1:])} of {x.dtype} with {tuple(y.shape[1:])}; bring them to one shape and type"
+            )
+    ends = len(x) + np.cumsum([0, *(len(a) for a, _ in sets)])
+    places = [np.arange(start, end) for start, end in pairwise(ends)]
+    x, y = torch.cat([x, *(a for a, _ in sets)]), torch.cat([y, *(b.to(y.dtype) for _, b in sets)])
+    return x, y, places * clients if shared else places

@@ -10,7 +10,7 @@ import numpy as np
 
 from efl.errors import UserError, first_line
 from efl.federation.prepared import Prepared, pooled
-from efl.federation.sources import sent140, shakespeare
+from efl.federation.sources import femnist, sent140, shakespeare
 
 if TYPE_CHECKING:
     from efl.federation.sources.registry import DatasetSource
@@ -48,6 +48,17 @@ def _images(image: str, label: str) -> Callable[[list[Any]], Prepared]:
     return read
 
 
+def _writers(splits: list[Any]) -> Prepared:
+    """FEMNIST writer by writer."""
+    writers: dict[str, tuple[list[Any], list[int]]] = {}
+    for split in splits:
+        for writer, image, label in zip(split["writer_id"], split["image"], split["character"], strict=True):
+            images, labels = writers.setdefault(str(writer), ([], []))
+            images.append(np.asarray(image, dtype=np.uint8))
+            labels.append(int(label))
+    return femnist.from_writers([[(np.stack(x), np.asarray(y))] for x, y in writers.values()])
+
+
 def _roles(splits: list[Any]) -> Prepared:
     """LEAF's windows, put together again role by role."""
     speeches: list[tuple[tuple[str, str], str]] = []
@@ -76,6 +87,8 @@ def _tweets(splits: list[Any]) -> Prepared:
 # Repository, options of load_dataset, reader. The last but one was a script once; the hub keeps it as Parquet.
 _READERS: dict[str, tuple[str, dict[str, str], Callable[[list[Any]], Prepared]]] = {
     "mnist": ("ylecun/mnist", {}, _images("image", "label")),
+    "cifar10": ("uoft-cs/cifar10", {}, _images("img", "label")),
+    "femnist": ("flwrlabs/femnist", {}, _writers),
     "cifar100": ("uoft-cs/cifar100", {}, _images("img", "fine_label")),
     "sent140": ("stanfordnlp/sentiment140", {"revision": "refs/convert/parquet"}, _tweets),
     "shakespeare": ("flwrlabs/shakespeare", {}, _roles),

@@ -22,7 +22,8 @@ from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
-from efl.runs.loop import Observer, Result, Run
+from efl.runs.loop import Observer, Run
+from efl.runs.result import Result
 from efl.runs.setup import Setup, algorithm_of, resolved
 from efl.server.abandonment import rule_of
 from efl.server.client_table import ClientTable
@@ -145,7 +146,7 @@ class FlowerSetup(Setup):
         drop = self.fleet.on_departure == "drop"
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))
         context = CodingContext(self.model.layout)
-        transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin))
+        transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin), self.objective)
         sampler, end = SAMPLERS[self.fleet.selection], RoundEnd(network.deadline)
         limits = NormLimits(network.norm_bound)
         return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)

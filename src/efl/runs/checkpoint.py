@@ -38,9 +38,11 @@ class Checkpointed(Stateful, Protocol):
         ...
 
 
-def save_checkpoint(directory: Path, rounds: int, server: Stateful, transport: Checkpointed) -> None:
-    """Save the state after ``rounds`` rounds, and delete all but the newest checkpoints."""
-    state = {"rounds": rounds, "server": server.state_dict(), "transport": transport.state_dict()}
+def save_checkpoint(
+    directory: Path, rounds: int, server: Stateful, transport: Checkpointed, stopped: str | None = None
+) -> None:
+    """Save the state after ``rounds`` rounds and who ``stopped`` the run; delete all but the newest checkpoints."""
+    state = {"rounds": rounds, "server": server.state_dict(), "transport": transport.state_dict(), "stopped": stopped}
     write_state(directory / f"round-{rounds:06d}.safetensors", state)
     for old in list_checkpoints(directory)[:-CHECKPOINTS_KEPT]:
         old.unlink()
@@ -52,17 +54,17 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("round-*.safetensors"))
 
 
-def load_checkpoint(directory: Path, server: Stateful, transport: Stateful) -> int:
-    """Restore the newest state; the number of rounds before it, 0 if there is none yet."""
+def load_checkpoint(directory: Path, server: Stateful, transport: Stateful) -> tuple[int, str | None]:
+    """Restore the newest state; the number of rounds before it, 0 if there is none yet, and who stopped the run."""
     files = list_checkpoints(directory)
     if not files:
-        return 0
+        return 0, None
     path = files[-1]
     try:
         state = read_state(path, {4: from_format_4})
         server.load_state_dict(state["server"])
         transport.load_state_dict(state["transport"])
-        return int(state["rounds"])
+        return int(state["rounds"]), state.get("stopped")
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -10,45 +10,41 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from safetensors.torch import save
 from torch import nn
 
-from efl.errors import DivergedError
+from efl.client.host import ClientHost
+from efl.errors import DivergedError, UserError
 from efl.processes import single_threaded
+from efl.runs.callbacks import Callback
 from efl.runs.checkpoint import load_checkpoint, save_checkpoint
 from efl.runs.directory import MetricsFile, Record, RunDirectory
 from efl.runs.evaluation import Evaluator
+from efl.runs.model_files import write_network
 from efl.runs.records import with_aliases
-from efl.runs.setup import Setup
-from efl.runs.summary import summary_of
+from efl.runs.result import Result
+from efl.runs.setup import LocalSetup, Setup
+from efl.runs.summary import reaches, summary_of
 from efl.server.records import RoundRecord
 from efl.storage import write_atomically
+from efl.transport.local import LocalTransport
 
 
 class Observer(Protocol):
-    """Watches a run: a progress display, a tracker."""
+    """Watches a run: a tracker, a progress display, a `Callback`."""
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """The run begins, or resumes after the rounds in ``history``."""
         ...
 
-    def round(self, record: Record) -> None:
-        """A round is over."""
+    def round(self, record: Record) -> bool | None:
+        """A round is over; True ends the run."""
         ...
 
     def end(self, summary: Record) -> None:
         """The run is over."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What a run leaves: its summary, a record per round, the trained module, and where the files are."""
-
-    summary: Record
-    history: list[Record]
-    model: nn.Module
-    directory: Path | None
 
 
 @dataclass(eq=False)
@@ -63,51 +59,65 @@ class Run:
 
     def __post_init__(self) -> None:
         self.coordinator = self.setup.coordinator(self.directory.state if self.directory else None)
-        self.evaluator = Evaluator(self.coordinator, self.setup.evaluation)
+        self.evaluator = Evaluator(self.coordinator, self.setup.evaluation, self.setup.objective)
         self.training = self.setup.experiment.training
         self.diverged: str | None = None
+        self.stopped: str | None = None  # the callback that ended the run
         self._metrics: MetricsFile | None = None
 
     def execute(self) -> Result:
         """Run the rounds that are left; in a directory with a checkpoint, those after it."""
-        with ExitStack() as stack:
-            stack.enter_context(single_threaded())
-            stack.enter_context(closing(self.coordinator.transport))
-            # Workers that outlive this process by a moment must not keep its directory locked.
-            self.coordinator.transport.start()
-            if self.directory is not None:
-                stack.enter_context(self.directory.in_use(self.patience))
-            self._resume()
+        with ExitStack() as watching:
+            with ExitStack() as stack:
+                stack.enter_context(single_threaded())
+                stack.enter_context(closing(self.coordinator.transport))
+                # Workers that outlive this process by a moment must not keep its directory locked.
+                self.coordinator.transport.start()
+                if self.directory is not None:
+                    stack.enter_context(self.directory.in_use(self.patience))
+                self._resume()
+                self._start_observers(watching)
+                began = time.perf_counter() - (self.history[-1]["seconds"] if self.history else 0.0)
+                try:
+                    while not self._finished():
+                        try:
+                            record = self.coordinator.run_round(len(self.history))
+                        except DivergedError as error:
+                            self.diverged = str(error)
+                        else:
+                            self._keep(record, began)
+                finally:
+                    if self._metrics is not None:
+                        self._metrics.close()
+                summary = self._end(began)
             for observer in self.observers:
-                observer.start(self.setup, self.history)
-            began = time.perf_counter() - (self.history[-1]["seconds"] if self.history else 0.0)
-            try:
-                while not self._finished():
-                    try:
-                        record = self.coordinator.run_round(len(self.history))
-                    except DivergedError as error:
-                        self.diverged = str(error)
-                    else:
-                        self._keep(record, began)
-            finally:
-                if self._metrics is not None:
-                    self._metrics.close()
-            summary = self._end(began)
+                observer.end(summary)
+        directory = self.directory.path if self.directory else None
+        return Result(summary, self.history, self.module(), directory, self.personalised)
+
+    def _start_observers(self, watching: ExitStack) -> None:
+        """Tell observers that the run begins; callbacks are closed with ``watching``."""
         for observer in self.observers:
-            observer.end(summary)
-        return Result(summary, self.history, self._module(), self.directory.path if self.directory else None)
+            if isinstance(observer, Callback):
+                observer.run = self
+                watching.callback(observer.close)
+            observer.start(self.setup, self.history)
 
     def _resume(self) -> None:
         if self.directory is None:
             return
-        rounds = load_checkpoint(self.directory.checkpoints, self.coordinator, self.coordinator.transport)
+        where, transport = self.directory.checkpoints, self.coordinator.transport
+        rounds, self.stopped = load_checkpoint(where, self.coordinator, transport)
         self.history = self.directory.history(rounds)
         self._metrics = MetricsFile(self.directory.metrics, self.history)
+        if isinstance(self.setup, LocalSetup):
+            write_network(self.directory.path, self.setup.federation)
 
     def _finished(self) -> bool:
-        target = self.training.target_accuracy
-        reached = target is not None and bool(self.history) and (self.history[-1].get("accuracy") or 0.0) >= target
-        return self.diverged is not None or reached or len(self.history) >= self.training.rounds
+        target = self.training.aim
+        reached = bool(self.history) and reaches(self.setup.objective, self.history[-1], target)
+        ended = self.diverged is not None or self.stopped is not None
+        return ended or reached or len(self.history) >= self.training.rounds
 
     def _keep(self, result: RoundRecord, began: float) -> None:
         """Evaluate and write down what a round came to."""
@@ -119,32 +129,52 @@ class Run:
         if self._metrics is not None and self.directory is not None:
             self._metrics.append(record)
             if rounds % self.setup.experiment.track.checkpoint_every == 0 or self._finished():
-                self._metrics.sync()
-                save_checkpoint(self.directory.checkpoints, rounds, self.coordinator, self.coordinator.transport)
-        for observer in self.observers:
-            observer.round(record)
+                self._checkpoint(rounds)
+        stopping = [observer for observer in self.observers if observer.round(record) is True]
+        if stopping:
+            self.stopped = type(stopping[0]).__name__
+            self._checkpoint(rounds)
+
+    def _checkpoint(self, rounds: int) -> None:
+        if self._metrics is not None and self.directory is not None:
+            self._metrics.sync()
+            where, transport = self.directory.checkpoints, self.coordinator.transport
+            save_checkpoint(where, rounds, self.coordinator, transport, self.stopped)
 
     def _end(self, began: float) -> Record:
         """Evaluate what was not yet, and write the model and the summary."""
-        history, seconds = self.history, time.perf_counter() - began
+        history, seconds, merit = self.history, time.perf_counter() - began, self.setup.objective.merit
         wanted = self.training.evaluate_personalised_every != "never"
-        if wanted and history and not any("personalised_accuracy" in record for record in history):
+        if wanted and history and not any(f"personalised_{merit}" in record for record in history):
             # Stopped before the first evaluation of personalised models: do it now.
             history[-1] = with_aliases(history[-1] | self.evaluator.evaluate_personalised(history[-1]["round"]))
-        accuracies = self.evaluator.accuracies(max(len(history) - 1, 0))
-        summary = summary_of(self.setup, self.coordinator, history, accuracies, seconds, self.diverged)
+        scores = self.evaluator.scores(max(len(history) - 1, 0))
+        summary = summary_of(self.setup, self.coordinator, history, scores, seconds, self.diverged)
+        summary["stopped"] = self.stopped
         if self.directory is not None:
             self.save_model()
             self.directory.write_summary(summary)
         return summary
 
-    def save_model(self) -> None:
-        """Write the trained module into the directory."""
-        assert self.directory is not None
-        tensors = {name: tensor.contiguous() for name, tensor in self._module().state_dict().items()}
-        write_atomically(self.directory.model, save(tensors))
+    def save_model(self, path: Path | None = None) -> None:
+        """Write the module as it stands into the directory, or into a file of its own."""
+        assert self.directory is not None or path is not None
+        tensors = {name: tensor.contiguous() for name, tensor in self.module().state_dict().items()}
+        write_atomically(path or self.directory.model, save(tensors))  # type: ignore[union-attr]
 
-    def _module(self) -> nn.Module:
+    def personalised(self, client: int) -> nn.Module:
+        """The personalised model of a client, as an evaluation after the last round makes it."""
+        if not 0 <= client < self.setup.clients:
+            raise UserError(f"there is no client {client}; clients are 0 … {self.setup.clients - 1}")
+        transport, round_ = self.coordinator.transport, max(len(self.history) - 1, 0)
+        if not (isinstance(transport, LocalTransport) and isinstance(transport.host, ClientHost)):
+            raise UserError("personalised models are where the clients are, and this process has none of them")
+        with single_threaded():
+            found = transport.host.personalised(self.evaluator.personalising(round_, np.array([client])))
+            return self.coordinator.model.module_at(*found)
+
+    def module(self) -> nn.Module:
+        """The model as it stands, for the caller to keep."""
         vector = self.coordinator.algorithm.evaluated_model(self.coordinator.server)
         return self.coordinator.model.module_at(vector, self.coordinator.buffers)
 

@@ -12,12 +12,13 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from efl.runs.callbacks import Callback
 from efl.runs.comparison import Groups, Job, run_jobs
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
 from efl.runs.records import with_aliases
 from efl.runs.setup import Setup
-from efl.track.text import bytes_text, change_lines, duration, number, percent
+from efl.track.text import bytes_text, change_lines, duration, merit, number
 
 
 @contextmanager
@@ -43,6 +44,18 @@ def run_progress(console: Console, *, quiet: bool = False) -> Iterator[list[Obse
         yield [PlainProgress(partial(console.print, highlight=False, markup=False, soft_wrap=True))]
 
 
+def progress_display() -> Observer:
+    """What shows a run where this process writes to: a bar in a notebook or on a terminal, lines otherwise."""
+    from efl.track.notebook import NotebookProgress, in_notebook
+
+    if in_notebook():
+        return NotebookProgress()
+    console = Console(highlight=False)
+    if console.is_terminal:
+        return LiveProgress(console)
+    return PlainProgress(partial(console.print, highlight=False, markup=False, soft_wrap=True))
+
+
 @contextmanager
 def batch_progress(console: Console, total: int, *, quiet: bool = False) -> Iterator[Callable[[Job, Record], None]]:
     """Show how many of ``total`` runs are done; yields what to call with each as it ends."""
@@ -57,7 +70,7 @@ def batch_progress(console: Console, total: int, *, quiet: bool = False) -> Iter
             )
     else:
         yield lambda job, summary: console.print(
-            f"{job.label}, seed {summary['seed']}: best {percent(summary['bmta_global'])}", soft_wrap=True, markup=False
+            f"{job.label}, seed {summary['seed']}: best {_best(summary)}", soft_wrap=True, markup=False
         )
 
 
@@ -80,34 +93,43 @@ def run_with_progress(
         return run_jobs(jobs, workers, done)
 
 
-class _Totals:
+def _best(summary: Record) -> str:
+    return merit(summary["bmta_global"], summary.get("metric_is_share", True))
+
+
+class Totals:
     """What has happened so far, as the displays tell it."""
 
-    def __init__(self, history: Sequence[Record]) -> None:
+    def __init__(self, setup: Setup, history: Sequence[Record]) -> None:
+        self.name, self.share = setup.objective.merit, setup.objective.share
         self.up = self.down = 0
         self.kinds: Counter[str] = Counter()
-        self.accuracy: float | None = None
+        self.merit: float | None = None
         self.loss: float | None = None
         self.last: Record = {}
         for record in history:
             self.add(record)
 
     def add(self, record: Record) -> None:
+        """A further round."""
         record = with_aliases(record)
         self.up += record["bytes_up"]
         self.down += record["bytes_down"]
         for kinds in record.get("bytes", {}).values():
             self.kinds.update(kinds)
-        self.accuracy = record.get("accuracy", self.accuracy)
+        self.merit = record.get(self.name, self.merit)
         self.loss = record["train_loss"] if record["train_loss"] is not None else self.loss
         self.last = record
 
     def state(self) -> str:
+        """How good the model is, and how the last cohort did."""
         last = self.last
         clients = f"{last.get('complete', 0)}/{last.get('partial', 0)}/{last.get('dropped', 0)}"
-        return f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  complete/partial/dropped {clients}"
+        found = f"{self.name} {merit(self.merit, self.share):>7}  loss {number(self.loss)}"
+        return f"{found}  complete/partial/dropped {clients}"
 
     def bytes(self) -> str:
+        """What was sent so far."""
         return f"↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
 
     def time(self) -> str:
@@ -120,7 +142,7 @@ class _Totals:
         return "bytes: " + ", ".join(f"{kind} {count / total:.0%}" for kind, count in self.kinds.most_common(4))
 
 
-class LiveProgress:
+class LiveProgress(Callback):
     """A bar that is redrawn every round, and below it how the run stands; fits 80 columns."""
 
     def __init__(self, console: Console) -> None:
@@ -137,7 +159,7 @@ class LiveProgress:
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Show the bar, at the round the run stands at."""
         name, rounds = setup.experiment.algorithm_name, setup.experiment.training.rounds
-        self.totals = _Totals(history)
+        self.totals = Totals(setup, history)
         self.task = self.bar.add_task(name, total=rounds, completed=len(history), bytes=self.totals.bytes())
         self.live.start()
         self._show()
@@ -178,7 +200,7 @@ class PlainProgress:
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Say what begins, or goes on."""
         experiment = setup.experiment
-        self.totals, self.rounds = _Totals(history), experiment.training.rounds
+        self.totals, self.rounds = Totals(setup, history), experiment.training.rounds
         what = f"{experiment.algorithm_name} on {setup.dataset}, {setup.clients} clients"
         resumed = f", resumed after round {len(history)}" if history else ""
         compiled = ", compiled" if setup.backend_name == "native" else ""
@@ -194,7 +216,7 @@ class PlainProgress:
             self.say(f"rejected: client {client}: {why}")
         if record.get("server_state_reset"):
             self.say("all replies rejected for several rounds: server state reset, model weights kept")
-        if self.every_round or "accuracy" in record:
+        if self.every_round or self.totals.name in record:
             progress = f"round {record['round'] + 1}/{self.rounds}"
             self.say(f"{progress}  {self.totals.state()}  {self.totals.bytes()}{self.totals.time()}")
 

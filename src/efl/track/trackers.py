@@ -70,7 +70,7 @@ class Forgiven:
         """The run is over."""
         self._tell(lambda: self.tracker.end(summary))
 
-    def _tell(self, tell: Callable[[], None]) -> None:
+    def _tell(self, tell: Callable[[], object]) -> None:
         if self.lost:
             return
         try:

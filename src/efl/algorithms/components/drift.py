@@ -47,7 +47,7 @@ def drift_of(work: LocalWork) -> Tensor:
 def _factors(away: int, eta_then: float, span: float, settings: RoundSettings) -> tuple[float, float, float, float]:
     """By what G, the model's movement since, and the drift are multiplied; over how many rounds G is smoothed then."""
     span *= exp(-away / HORIZON)
-    steps = settings.local_steps * (eta_then + settings.eta) / 2
+    steps = settings.progress * (eta_then + settings.eta) / 2
     return span / (span + away), 1 / (steps * (span + away)), fade(settings.clients) ** away, span + away
 
 
@@ -58,17 +58,19 @@ def without_drift(
 
     After s steps w_s − w_0 = a_s (λU(c − w_0) − g − d)·η under a constant gradient g, where a_s is s if nothing pulls.
     """
-    eta, done = work.settings.eta, work.steps_done.unsqueeze(1).float()
+    eta, done, optimiser = work.settings.eta, work.progress.unsqueeze(1).float(), work.settings.optimiser
     drift = drift.to(work.W.device)
     displacement = work.displacement
     moved = torch.addcmul(displacement, drift, eta * done)
     gradient = torch.mul(moved, -1 / (eta * done), out=work.state[GRADIENT])
     if field is not None:
         index = torch.arange(len(work.start)) if field.index is None else field.index
-        progress = steps_under_pull(field, eta, elasticity, work.steps_done, kind)
+        progress = steps_under_pull(field, eta, elasticity, work.steps_done, kind, optimiser)
         pulled = displacement[:, index] + eta * progress * drift[:, index]
         moved[:, index] = pulled
         pull = elasticity * field.fisher * (field.anchor - work.start[index])
+        if not optimiser.plain:  # momentum gathers gradients, but not the pull
+            pull = pull * steps_under_pull(field, eta, elasticity, work.steps_done, kind) / progress
         gradient[:, index] = pull - pulled / (eta * progress)
     work.state[LAST_START].copy_(work.start)
     work.state[LAST][:, 0] = eta

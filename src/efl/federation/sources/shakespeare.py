@@ -17,9 +17,10 @@ from torch import Tensor
 
 from efl.errors import UserError
 from efl.federation.federation import Federation
+from efl.federation.leaf import leaf_files, leaf_users
 from efl.federation.prepared import Prepared, Tensors
 from efl.federation.preprocessing import as_tokens
-from efl.federation.published_files import MissingDataError, Place, RawFile, distinct, find_all, places
+from efl.federation.published_files import MissingDataError, RawFile, find_all
 from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
 from efl.rng import Purpose, stream
 
@@ -34,18 +35,10 @@ def read(directory: Path) -> Prepared:
     """Every ``.jsonl`` file below ``directory``, or else every ``.json`` file of LEAF."""
     speeches = [entry for file in find_all(directory, "*.jsonl") for entry in _json_lines(file)]
     if not speeches:
-        speeches = [entry for file in distinct(_one_stage(places(directory, "*.json"))) for entry in _leaf(file)]
+        speeches = [entry for file in leaf_files(directory) for entry in _leaf(file)]
     if not speeches:
         raise MissingDataError(f"{directory} has no .jsonl file of roles, nor LEAF's .json files")
     return from_speeches(speeches)
-
-
-def _one_stage(found: list[Place]) -> list[Place]:
-    """LEAF's scripts leave every stage of their work behind, each with the same text; the last one counts."""
-    for stage in ({"train", "test"}, {"rem_user_data"}, {"sampled_data"}, {"all_data"}):
-        if chosen := [place for place in found if stage & set(Path(place.member or place.path).parts)]:
-            return chosen
-    return found
 
 
 def from_speeches(speeches: list[tuple[Role, str]]) -> Prepared:
@@ -127,12 +120,7 @@ def _json_lines(file: RawFile) -> Iterator[tuple[Role, str]]:
 
 
 def _leaf(file: RawFile) -> Iterator[tuple[Role, str]]:
-    try:
-        users = json.loads(file.data)["user_data"]
-        found = [(str(user), list(merged(data["x"], data["y"]))) for user, data in users.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f'{file.where}: expected LEAF\'s {{"user_data": {{user: {{"x", "y"}}}}}} ({error!r})') from None
-    for user, texts in found:
+    for user, texts in leaf_users(file, lambda x, y: list(merged(x, y))):
         for text in texts:
             yield ("", user), text
 

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from efl.models import FlatModel
+from efl.training.tasks.base import Task
+from efl.training.tasks.objective import PLAIN_TASK
 
 
 class Rows(ABC):
     """C models as a matrix: ``W`` and ``G`` (C, n), ``buffers`` (C, b).
 
-    ``batched`` says whether rows share matrix operations.
+    ``batched`` says whether rows share matrix operations, ``task`` what the loss is.
     """
 
     batched = False
 
-    def __init__(self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None) -> None:
-        self.model = model
+    def __init__(
+        self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None, task: Task = PLAIN_TASK
+    ) -> None:
+        self.model, self.task = model, task
         self.W = w.to(model.device).expand(count, -1).clone()
         self.buffers = (model.buffers if buffers is None else buffers).to(model.device).expand(count, -1).clone()
 
@@ -44,10 +47,10 @@ class Rows(ABC):
         return y
 
     @abstractmethod
-    def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
+    def gradient(self, active: int, x: Any, y: Tensor) -> Tensor:
         """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
 
-    def descend(self, active: int, x: Tensor, y: Tensor, eta: float, squares: Tensor | None = None) -> Tensor:
+    def descend(self, active: int, x: Any, y: Tensor, eta: float, squares: Tensor | None = None) -> Tensor:
         """Move the first ``active`` rows of ``W`` by −η times that gradient; return their losses.
 
         Subclasses may do so without writing ``G``, in which case last bits differ from those of `gradient` and a
@@ -60,16 +63,9 @@ class Rows(ABC):
         return losses
 
     @abstractmethod
-    def squared_gradients(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def squared_gradients(self, x: Any, y: Tensor, weights: Tensor) -> Tensor:
         """The squares of every sample's gradient at ``W``, summed by ``weights`` (C, S), from samples x (C, S, …)."""
 
     @abstractmethod
-    def outputs(self, x: Tensor, weights: Tensor) -> Tensor:
+    def outputs(self, x: Any, weights: Tensor) -> Tensor:
         """The models' outputs for samples x (C, S, …) that have a positive weight, in evaluation mode."""
-
-
-def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of every sample, f_k before the mean; of a sequence, the mean over its positions."""
-    if y.dim() == 1:
-        return F.cross_entropy(outputs, y, reduction="none")
-    return F.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)

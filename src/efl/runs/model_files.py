@@ -1,0 +1,56 @@
+"""The network that a run directory's weights belong to, so that they can be loaded without the data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_model
+from torch import nn
+
+from efl.config import CUSTOM
+from efl.errors import UserError, first_line
+from efl.federation import Federation
+from efl.models import Task, build
+from efl.plugins import load_plugin
+from efl.runs.directory import RunDirectory
+from efl.storage import write_atomically
+
+FILE = "network.json"
+
+
+def write_network(directory: Path, federation: Federation) -> None:
+    """Note the data that the network was made for."""
+    shape = {"input_shape": federation.input_shape, "classes": federation.classes}
+    notes = {**shape, "vocabulary": federation.vocabulary}
+    write_atomically(directory / FILE, (json.dumps(notes) + "\n").encode())
+
+
+def read_model(path: Path, model: nn.Module | None = None) -> nn.Module:
+    """The trained module in a run directory, or in a file of weights there; a copy of ``model`` with them, if given."""
+    directory, weights = (path, RunDirectory(path).model) if path.is_dir() else (path.parent, path)
+    if not weights.is_file():
+        raise UserError(f"{weights}: no such file; a run writes its model at its end")
+    module = copy.deepcopy(model) if model is not None else _network(directory)
+    try:
+        load_model(module, str(weights))
+    except (RuntimeError, SafetensorError, OSError) as error:
+        raise UserError(f"{weights}: not the weights of this model ({first_line(error)})") from None
+    return module.eval()
+
+
+def _network(directory: Path) -> nn.Module:
+    """The network by name that the run in ``directory`` trained, untrained."""
+    experiment = RunDirectory.open(directory).experiment()
+    if experiment.model.name == CUSTOM:
+        raise UserError(f"{directory}: a run with a model of your own; pass one of the same kind: load_model(…, model)")
+    for file in experiment.plugins:
+        load_plugin(file)
+    try:
+        notes = json.loads((directory / FILE).read_text())
+    except (OSError, ValueError):
+        raise UserError(f"{directory} does not say what its network was made for; pass a module of its kind") from None
+    spec = Task(tuple(notes["input_shape"]), notes["classes"], notes["vocabulary"])
+    return build(experiment.model.name, spec, seed=0)

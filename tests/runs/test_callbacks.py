@@ -1,0 +1,196 @@
+"""Callbacks: when they are called, how they end a run, and what a resumed run makes of them."""
+
+import csv
+import json
+import pickle
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+import torch
+from stopping import StopAt
+
+import efl
+from efl.errors import UserError
+from efl.training.tasks import Objective
+
+SETTINGS = {"cohort": 4, "local_steps": 3, "evaluate_every": 1, "evaluate_personalised_every": "never"}
+UP_AND_DOWN = {"learning_rate": 2.0, "schedule": "constant", "seed": 3}  # accuracy that comes and goes
+
+
+class Calls(efl.Callback):
+    def __init__(self):
+        self.calls = []
+
+    def start(self, setup, history):
+        self.calls.append(("start", len(history), self.run.setup is setup))
+
+    def round(self, record):
+        self.calls.append(("round", record["round"], self.run.history[-1] is record))
+
+    def end(self, summary):
+        self.calls.append(("end", summary["rounds"]))
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_hooks_are_called_in_order(digits):
+    calls = Calls()
+    efl.train(digits, "linear", rounds=2, callbacks=[calls, efl.Callback()], **SETTINGS)
+    assert calls.calls == [("start", 0, True), ("round", 0, True), ("round", 1, True), ("end", 2), "close"]
+
+
+def test_a_callback_is_closed_also_after_an_error(digits):
+    calls = Calls()
+    with pytest.raises(KeyboardInterrupt):
+        efl.train(digits, "linear", rounds=3, callbacks=[calls, StopAt(0)], **SETTINGS)
+    assert calls.calls == [("start", 0, True), ("round", 0, True), "close"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "values", "patience", "stops"),
+    [
+        ("accuracy", "auto", [0.1, 0.2, 0.2, 0.1, 0.3], 2, 3),
+        ("accuracy", "auto", [0.1, None, 0.1, None, 0.1], 2, 4),  # rounds without an evaluation do not count
+        ("train_loss", "auto", [3.0, 2.0, 2.5, 1.0, 1.0], 1, 2),
+        ("score", "min", [3.0, 2.0, 2.0], 1, 2),
+        ("accuracy", "auto", [0.1, 0.2, 0.3], 1, None),
+    ],
+)
+def test_early_stopping_counts_evaluations_without_a_better_value(metric, mode, values, patience, stops):
+    stop = efl.EarlyStopping(metric, patience, mode=mode)
+    stop.start(SimpleNamespace(objective=Objective.of()), [])
+    records = [{"round": n} | ({} if value is None else {metric: value}) for n, value in enumerate(values)]
+    stopped = [n for n, record in enumerate(records) if stop.round(record)]
+    assert stopped[:1] == ([] if stops is None else [stops])
+
+
+def test_a_run_that_was_stopped_stays_stopped(digits, tmp_path):
+    stop = efl.EarlyStopping(patience=2)
+    first = efl.train(digits, "linear", rounds=60, out=tmp_path / "run", callbacks=[stop], **SETTINGS, **UP_AND_DOWN)
+    assert first.summary["stopped"] == "EarlyStopping"
+    assert 2 < first.summary["rounds"] < 60
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == "EarlyStopping"
+    again = efl.resume(tmp_path / "run", federation=digits)  # without the callback
+    assert again.summary["model_sha256"] == first.summary["model_sha256"]
+    assert again.history == first.history
+    assert "stopped by EarlyStopping" in repr(again)
+
+
+@pytest.mark.parametrize("at", [3, 12])
+def test_a_resumed_run_is_stopped_and_its_best_model_kept_as_in_a_run_never_interrupted(digits, tmp_path, at):
+    def callbacks():
+        return [efl.EarlyStopping(patience=6), efl.BestCheckpoint(), efl.CSVFile()]
+
+    settings = {"rounds": 60, **SETTINGS, **UP_AND_DOWN}
+    whole = efl.train(digits, "linear", out=tmp_path / "whole", callbacks=callbacks(), **settings)
+    assert whole.summary["rounds"] > at + 1
+    with suppress(KeyboardInterrupt):
+        efl.train(digits, "linear", out=tmp_path / "parts", callbacks=[*callbacks(), StopAt(at)], **settings)
+    resumed = efl.resume(tmp_path / "parts", callbacks(), federation=digits)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+    best = [(tmp_path / name / "best.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert best[0] == best[1] != (tmp_path / "whole" / "model.safetensors").read_bytes()
+    tables = [list(csv.DictReader((tmp_path / name / "metrics.csv").open())) for name in ("whole", "parts")]
+    for table in tables:
+        assert [int(row["round"]) for row in table] == list(range(whole.summary["rounds"]))
+    assert [row["accuracy"] for row in tables[0]] == [row["accuracy"] for row in tables[1]]
+
+
+def test_figures_that_come_later_get_a_column(digits, tmp_path):
+    efl.train(
+        digits, "linear", rounds=4, callbacks=[efl.CSVFile(tmp_path / "new" / "x.csv")], cohort=4, evaluate_every=2
+    )
+    rows = list(csv.DictReader((tmp_path / "new" / "x.csv").open()))
+    assert [bool(row["accuracy"]) for row in rows] == [False, True, False, True]
+    assert all(float(row["bytes.up.update"]) > 0 for row in rows)
+    assert "asked" not in rows[0]
+
+
+def test_a_metric_that_nobody_reports_costs_a_warning_and_not_the_result(digits, caplog):
+    stop = efl.EarlyStopping("acuracy")
+    assert efl.train(digits, "linear", rounds=2, callbacks=[stop], **SETTINGS).summary["rounds"] == 2
+    assert "EarlyStopping: no round has 'acuracy'; they have accuracy, " in caplog.text
+
+
+@pytest.mark.parametrize("make", [efl.BestCheckpoint, efl.CSVFile])
+def test_callbacks_that_write_need_a_place(digits, make):
+    with pytest.raises(UserError, match=r"train with out=…"):
+        efl.train(digits, "linear", rounds=1, callbacks=[make()], **SETTINGS)
+
+
+# Results
+
+
+def test_a_personalised_model_does_not_depend_on_workers_and_is_there_after_resuming(digits, tmp_path):
+    settings = {"rounds": 12, "cohort": 4, "local_steps": 3}
+    alone = efl.train(digits, "linear", "apfl", out=tmp_path / "run", engine={"workers": 1}, **settings)
+    beside = efl.train(digits, "linear", "apfl", engine={"workers": 2}, **settings)
+    resumed = efl.resume(tmp_path / "run", federation=digits)
+    states = [result.personalised(7).state_dict() for result in (alone, beside, resumed, alone)]
+    for state in states[1:]:
+        assert all(torch.equal(state[name], tensor) for name, tensor in states[0].items())
+    other = alone.personalised(8).state_dict()
+    assert not torch.equal(other["1.weight"], states[0]["1.weight"])
+
+
+def test_personalised_models_of_nobody(digits):
+    result = efl.train(digits, "linear", rounds=1, **SETTINGS)
+    with pytest.raises(UserError, match="there is no client 20; clients are 0 … 19"):
+        result.personalised(20)
+    with pytest.raises(UserError, match="lost its clients"):
+        pickle.loads(pickle.dumps(result)).personalised(0)
+
+
+def test_a_model_of_ones_own_is_loaded_into_a_copy(digits, tmp_path):
+    module = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 10)
+    )
+    before = module[1].weight.clone()
+    trained = efl.train(digits, module, rounds=2, out=tmp_path / "run", **SETTINGS).model
+    with pytest.raises(UserError, match="a run with a model of your own; pass one of the same kind"):
+        efl.load_model(tmp_path / "run")
+    found = efl.load_model(tmp_path / "run", module)
+    assert not found.training
+    assert all(torch.equal(value, trained.state_dict()[name]) for name, value in found.state_dict().items())
+    assert torch.equal(module[1].weight, before)
+    with pytest.raises(UserError, match=r"model.safetensors: not the weights of this model"):
+        efl.load_model(tmp_path / "run", torch.nn.Linear(3, 3))
+    with pytest.raises(UserError, match="no such file"):
+        efl.load_model(tmp_path / "nothing")
+
+
+def test_progress_is_shown_where_asked_for(digits, capsys):
+    efl.train(digits, "linear", rounds=2, progress=True, **SETTINGS)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("efl on digits, 20 clients")
+    assert lines[-1].startswith("round 2/2")
+    efl.train(digits, "linear", rounds=2, **SETTINGS)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("track", ["seen", ["seen"], {"trackers": ["seen"], "checkpoint_every": 1}])
+def test_trackers_by_name(digits, tmp_path, track):
+    calls = []
+
+    class Seen(efl.Callback):
+        def __init__(self, directory):
+            calls.append(directory)
+
+        def round(self, record):
+            calls.append(record["round"])
+
+    from efl.track.trackers import TRACKERS
+
+    TRACKERS.register("seen", Seen)
+    try:
+        efl.train(digits, "linear", rounds=2, track=track, out=tmp_path / "run", **SETTINGS)
+        assert calls == [tmp_path / "run", 0, 1]
+    finally:
+        del TRACKERS._things["seen"]
+
+
+def test_the_engine_is_checked(digits):
+    with pytest.raises(UserError, match=r"unknown key engine.num_workers; did you mean engine.workers\?"):
+        efl.train(digits, engine={"num_workers": 2})
