@@ -32,10 +32,10 @@ def test_the_same_bytes_and_the_same_model_as_on_one_machine(tmp_path, name):
 
 
 def test_tasks_and_optimisers_are_those_of_one_machine(tmp_path):
-    config = {"training.optimiser.name": "sgd", "training.optimiser.momentum": 0.9, "training.optimiser.clip": 1.0}
-    config |= {"training.metrics": "loss", "training.rounds": 4, "algorithm.name": "efl"}
-    run, _, _ = served(tmp_path, config)
-    summary, expected = run.execute().summary, on_one_machine(config)
+    optimiser = {"name": "sgd", "momentum": 0.9, "clip": 1.0}
+    config = {"training.metrics": "loss", "training.rounds": 4, "algorithm.name": "efl"}
+    run, _, _ = served(tmp_path, config | {f"training.optimiser.{key}": value for key, value in optimiser.items()})
+    summary, expected = run.execute().summary, on_one_machine(config | {"training.optimiser": optimiser})
     assert summary["metric"] == "loss"
     for key in ("model_sha256", "bytes", "bmta_global", "final_metrics"):
         assert summary[key] == expected[key], key
