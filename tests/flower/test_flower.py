@@ -31,6 +31,16 @@ def test_the_same_bytes_and_the_same_model_as_on_one_machine(tmp_path, name):
     assert {"config.toml", "metrics.jsonl", "summary.json", "checkpoint", "model.safetensors"} <= names
 
 
+def test_tasks_and_optimisers_are_those_of_one_machine(tmp_path):
+    optimiser = {"name": "sgd", "momentum": 0.9, "clip": 1.0}
+    config = {"training.metrics": "loss", "training.rounds": 4, "algorithm.name": "efl"}
+    run, _, _ = served(tmp_path, config | {f"training.optimiser.{key}": value for key, value in optimiser.items()})
+    summary, expected = run.execute().summary, on_one_machine(config | {"training.optimiser": optimiser})
+    assert summary["metric"] == "loss"
+    for key in ("model_sha256", "bytes", "bmta_global", "final_metrics"):
+        assert summary[key] == expected[key], key
+
+
 def test_own_models_are_looked_at_where_they_are(tmp_path):
     config = {"training.evaluate_own_every": 3, "algorithm.name": "scaffold"}
     run, _, _ = served(tmp_path, config)

@@ -63,7 +63,7 @@ class Fields:
         found, start = {}, 0
         for name, dtype, shape in zip(self.names, self.types, self.shapes, strict=True):
             stop = start + prod(shape) * dtype.itemsize
-            piece = x[..., start:stop].clone(memory_format=torch.contiguous_format).reshape(-1)
+            piece = x[..., start:stop].clone(memory_format=torch.contiguous_format).flatten()
             found[name] = piece.view(dtype).view(*x.shape[:-1], *shape)
             start = stop
         return found
