@@ -47,7 +47,7 @@ class Quadratics:
 class QuadraticRows(Rows):
     def __init__(self, problem, w, count):
         self.problem = problem
-        super().__init__(SimpleNamespace(device=torch.device("cpu"), buffers=torch.zeros(0)), w, count)
+        super().__init__(SimpleNamespace(device=torch.device("cpu"), buffers=torch.zeros(0), whole=lambda w: w), w, count)
 
     def at(self, w, count):
         return QuadraticRows(self.problem, w, count)

@@ -25,6 +25,8 @@ def train(
     algorithm: Algorithm | str = "efl",
     fleet: Fleet | None = None,
     *,
+    trainable: Sequence[str] = (),
+    personal: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     observers: Sequence[Observer] = (),
     plugins: Sequence[str | os.PathLike[str]] = (),
@@ -37,6 +39,9 @@ def train(
         model: Any ``nn.Module``, or a network's name; ``auto`` is what suits the data set.
         algorithm: An algorithm with its hyper-parameters, or a name.
         fleet: How clients are irregular; by default they are not.
+        trainable: Patterns of the parameters to train, such as ``head`` or ``*lora_*``; by default those that require
+            a gradient. What is not trained is not sent.
+        personal: Patterns of the parameters and buffers that stay with each client.
         out: A new directory for the run's files, from which it can be resumed; by default there are none.
         observers: Called at the run's start, after every round and at its end.
         plugins: Python files to import first, whose `efl.register` calls make names known.
@@ -53,13 +58,13 @@ def train(
     >>> result.summary["rounds"], result.summary["diverged"]
     (2, False)
     """
-    table: dict[str, Any] = {"training": training}
+    table: dict[str, Any] = {"training": training, "model": {"trainable": trainable, "personal": personal}}
     if isinstance(federation, str):
         table["federation"] = {"dataset": federation}
     else:
         table["federation"] = {"dataset": CUSTOM, "clients": len(federation)}
     if isinstance(model, str):
-        table["model"] = {"name": model}
+        table["model"]["name"] = model
     if isinstance(algorithm, str):
         table["algorithm"] = {"name": algorithm}
     return run(

@@ -42,7 +42,7 @@ class ClientHost:
 
     def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
         self.algorithm, self.trainer = algorithm, trainer
-        self.store = StateStore(client_state(algorithm, trainer.model.n), state)
+        self.store = StateStore(client_state(algorithm, trainer.model.n, len(trainer.model.personal)), state)
         self.worker = Worker(algorithm, trainer, self.store.file)
         self.limits = Limits.of(self.worker.plain.layout, len(trainer.model.buffers))
         self.copy = ModelCopy(algorithm.codec.start(trainer.model.w), self.worker.plain)
@@ -103,14 +103,19 @@ class ClientHost:
         return replies
 
     def evaluate(self, requests: EvaluateRequests) -> Metrics:
-        """Metrics of each client, on its own test data; nothing is stored."""
+        """Metrics of each client, on its own test data and with its own personal layers; nothing is stored."""
         if requests.personalisation is not None:
             return self._evaluate_personalised(requests, requests.personalisation)
         tests = [self.trainer.federation.test[client] for client in requests.clients.tolist()]
         samples, size = np.concatenate(tests), BATCHES_PER_JOB * SAMPLES_AT_ONCE
         self.executor.set_model(requests.w, requests.buffers)
-        jobs = [samples[start : start + size] for start in range(0, len(samples), size)]
-        correct = np.concatenate(list(self.executor.map(Worker.evaluate, jobs)))
+        if len(self.trainer.model.personal):
+            own = [self._observed(client, 0, None) for client in requests.clients.tolist()]
+            found = self.executor.map(Worker.evaluate_own, own)
+        else:
+            jobs = [samples[start : start + size] for start in range(0, len(samples), size)]
+            found = self.executor.map(Worker.evaluate, jobs)
+        correct = np.concatenate(list(found))
         sizes = np.array([len(test) for test in tests])
         sums: NDArray[np.float64] = np.add.reduceat(correct, np.cumsum(sizes) - sizes)
         return {ACCURACY: (sums, sizes.astype(np.float64))}

@@ -20,7 +20,7 @@ from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.algorithms.pipeline import encode_updates, resent_parts
 from efl.client.state_store import RowsFile, Slot
 from efl.rng import Purpose, seeded_torch
-from efl.training.local_work import Assignment
+from efl.training.local_work import NO_ROUND, PERSONAL, Assignment
 from efl.training.trainer import Trainer
 from efl.wire import Context, Dense, TrainReply, decode, encode
 from efl.wire.parts import coding_context, decode_parts
@@ -110,6 +110,14 @@ class Worker:
         """How right the model's answer to each sample is: 0 or 1, for a sequence the share of its positions."""
         return self.trainer.correct(self.w, self.buffers, samples)
 
+    def evaluate_own(self, client: ClientJob) -> NDArray[np.float64]:
+        """The same for a client's test data, with its own personal layers."""
+        kept = self.trainer.model.personal
+        if client.last != NO_ROUND:
+            kept = self.rows.read([client.slot])[PERSONAL][0]
+        samples = self.trainer.federation.test[client.client]
+        return self.trainer.correct(torch.cat([self.w, kept]), self.buffers, samples)
+
     def evaluate_personalised(self, job: TrainJob) -> list[tuple[float, float]]:
         """Sum and weight of each client's accuracy with its personalised model; nothing is sent, stored or billed.
 
@@ -123,7 +131,7 @@ class Worker:
             else:
                 work.train()
         tests = [self.trainer.federation.test[client.client] for client in job.clients]
-        models, buffers = work.personalised_models, work.rows.buffers
+        models, buffers = work.client_models, work.rows.buffers
         right = [self.trainer.correct(models[row], buffers[row], test) for row, test in enumerate(tests)]
         return [(float(each.sum()), float(len(each))) for each in right]
 

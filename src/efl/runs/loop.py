@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors.torch import save
 from torch import nn
 
 from efl.errors import DivergedError
+from efl.models.files import save_module
 from efl.processes import single_threaded
 from efl.runs.checkpoint import load_checkpoint, save_checkpoint
 from efl.runs.directory import MetricsFile, Record, RunDirectory
@@ -22,7 +22,6 @@ from efl.runs.records import with_aliases
 from efl.runs.setup import Setup
 from efl.runs.summary import summary_of
 from efl.server.records import RoundRecord
-from efl.storage import write_atomically
 
 
 class Observer(Protocol):
@@ -141,8 +140,7 @@ class Run:
     def save_model(self) -> None:
         """Write the trained module into the directory."""
         assert self.directory is not None
-        tensors = {name: tensor.contiguous() for name, tensor in self._module().state_dict().items()}
-        write_atomically(self.directory.model, save(tensors))
+        save_module(self._module(), self.directory.model)
 
     def _module(self) -> nn.Module:
         vector = self.coordinator.algorithm.evaluated_model(self.coordinator.server)

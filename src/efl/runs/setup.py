@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from efl.algorithms import Algorithm, codec_table, create, find, name_of, transform_tables
+from efl.algorithms import Algorithm, FedPer, codec_table, create, find, name_of, transform_tables
 from efl.algorithms.transform import fit
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
@@ -22,7 +22,7 @@ from efl.errors import UserError
 from efl.federation import Federation
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
-from efl.models import FlatModel, Task
+from efl.models import FlatModel, Names, Task
 from efl.models import build as build_network
 from efl.plugins import load_plugin
 from efl.processes import single_threaded
@@ -199,11 +199,23 @@ def build(
         task = Task(federation.input_shape, federation.classes, federation.vocabulary)
         module = build_network(name, task, torch_seed(experiment.training.seed, Purpose.MODEL))
     experiment = experiment.with_values(model={"name": name})
-    model = FlatModel(module, device_named(experiment.engine.device))
+    model = flat_model(module, experiment, algorithm, device_named(experiment.engine.device))
     batch_size = experiment.training.batch_size
     check_fit(model, federation, batch_size)
     backend = select_backend(model, federation, batch_size, native=experiment.engine.compile)
     return LocalSetup(experiment, algorithm, fleet, federation, backend)
+
+
+def flat_model(
+    module: nn.Module, experiment: Experiment, algorithm: Algorithm, device: torch.device | str = "cpu"
+) -> FlatModel:
+    """The network as a vector, without what the experiment freezes and what it or the algorithm leaves to clients."""
+    names, wanted = Names(module), experiment.model
+    names.check(wanted.trainable, "model.trainable")
+    names.check(wanted.personal, "model.personal")
+    if isinstance(algorithm, FedPer):
+        names.check(algorithm.layers, "algorithm.layers")
+    return FlatModel(module, device, wanted.trainable, [*wanted.personal, *algorithm.personal_layers])
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:

@@ -31,6 +31,7 @@ FisherSamples = tuple[Tensor, Tensor, Tensor, list[int]]  # x (C, S, …), label
 SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
 HOME = torch.device("cpu")
 NO_ROUND = -1
+PERSONAL = "personal layers"  # the name of what stays with a client among the vectors it keeps
 
 
 def no_deadline() -> bool:
@@ -116,6 +117,7 @@ class LocalWork:
         self.personalised_models = self.W  # what clients use themselves, if not what they trained
         self.steps = np.array([one.steps for one in self.assignments], dtype=np.int64)
         self.losses = torch.zeros(len(self.steps))
+        self.moves_personal = True  # whether `gradients` takes steps with the parameters that stay with each client
         self.scale: Tensor | None = None
         self._delta: Tensor | None = None
         self._move(self.model.device)
@@ -150,6 +152,13 @@ class LocalWork:
     def streams(self, purpose: Purpose) -> Sequence[np.random.Generator]:
         """Random numbers of each row's client, the same wherever and beside whomever it works."""
         return self.data.streams(purpose)
+
+    @property
+    def client_models(self) -> Tensor:
+        """``personalised_models``, each followed by what stays with its client (C, n + p)."""
+        if not self.rows.personal.shape[1]:
+            return self.personalised_models
+        return torch.cat([self.personalised_models, self.rows.personal.to(self.personalised_models.device)], dim=1)
 
     def personal_models(self) -> Tensor:
         """The model (C, n) that each row was sent alone, ``start`` for those that were sent none."""
@@ -214,24 +223,29 @@ class LocalWork:
             if squares is not None:
                 squares[:active].addcmul_(gradient, gradient)
             step.take(self.W[:active], gradient, eta)
+            self.rows.move_personal(active, eta)
         self._finish()
 
     def gradients(self, *shadows: Rows) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
 
         For steps that are more than a `Step`: the loop body moves ``work.W[:active]`` itself. ``shadows`` get their
-        gradients on the same mini-batches in their own ``G``.
+        gradients on the same mini-batches in their own ``G``. Personal parameters take a step of plain SGD after the
+        body, unless it sets ``moves_personal`` to False.
         """
         for number, active in self._active_rows():
             x, y = self.data.batch(number, active)
             self.losses[:active] += self.rows.gradient(active, x, y)
             for other in shadows:
+                other.personal.copy_(self.rows.personal)
                 other.gradient(active, x, y)
             yield active, self.rows.G[:active]
+            if self.moves_personal:
+                self.rows.move_personal(active, self.settings.eta)
         self._finish()
 
     def gradient_sum(self) -> Tensor:
-        """The sum (C, n) over all mini-batches of the gradient at ``start``; nothing moves."""
+        """The sum (C, n) over all mini-batches of the gradient at ``start``, which does not move."""
         total = torch.zeros_like(self.W)
         for active, gradient in self.gradients():
             total[:active] += gradient
@@ -246,6 +260,7 @@ class LocalWork:
         one = self.rows.at(self.start, 1)
         gradients, losses = torch.zeros_like(self.W), torch.zeros_like(self.losses)
         for row, total in enumerate(gradients):
+            one.personal.copy_(self.rows.personal[row])
             x, y = (part.to(self.model.device) for part in self.data.all_samples(row))
             for first in range(0, len(x), SAMPLES_AT_ONCE):
                 some = slice(first, first + SAMPLES_AT_ONCE)

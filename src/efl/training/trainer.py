@@ -17,6 +17,8 @@ from efl.training.backends.native import NativeBatches, NativeWork
 from efl.training.backends.selection import Backend, Native
 from efl.training.batches import BatchPrefetcher, batch_indices, fisher_samples
 from efl.training.local_work import (
+    NO_ROUND,
+    PERSONAL,
     Assignment,
     CohortData,
     FisherSamples,
@@ -88,6 +90,8 @@ class Trainer:
         """
         chosen = self._chosen(assignments, settings, purpose)
         rows = self.backend.rows(start, len(assignments), buffers)
+        if len(self.model.personal):
+            state = {**state, PERSONAL: _renewed(rows.personal, state[PERSONAL], assignments)}
         clients = [one.client for one in assignments]
         data = CohortData(
             BatchPrefetcher(self.federation, chosen, rows),
@@ -136,3 +140,11 @@ class Trainer:
             predicted = self.model.outputs(w, buffers, x).argmax(-1)
             pieces.append((predicted == y).double().view(len(y), -1).mean(1).numpy())
         return np.concatenate(pieces)
+
+
+def _renewed(personal: Tensor, kept: Tensor, assignments: Sequence[Assignment]) -> Tensor:
+    """The personal part of rows, changed in place to what their clients kept of it, if they were sampled before."""
+    for row, own, one in zip(personal, kept, assignments, strict=True):
+        if one.last_upload != NO_ROUND:
+            row.copy_(own)
+    return personal

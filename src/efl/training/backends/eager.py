@@ -25,16 +25,18 @@ class EagerRows(Rows):
     def __init__(self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None) -> None:
         super().__init__(model, w, count, buffers)
         self._identity = next(_identities)
-        self._row_views = [split(row, model.layout) for row in self.W]
-        self._buffer_views = [split(row, model.buffer_layout) for row in self.buffers]
+        views = [model.views(row, buffers) for row, buffers in zip(self.whole, self.buffers, strict=True)]
+        self._row_views, self._buffer_views = [own for own, _ in views], [own for _, own in views]
 
     def at(self, w: Tensor, count: int) -> EagerRows:
         """``count`` more models of the same kind, all at ``w``."""
-        return EagerRows(self.model, w, count)
+        rows = EagerRows(self.model, w, count)
+        rows.personal.copy_(self.personal[:count])
+        return rows
 
     @cached_property
     def _gradient_views(self) -> list[list[Tensor]]:
-        return [split(row, self.model.layout) for row in self.G]
+        return [split(row, self.model.trained_layout) for row in self.trained_gradients]
 
     def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
         """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
@@ -46,6 +48,7 @@ class EagerRows(Rows):
         losses = torch.stack(list(map(self._backward, range(active), x, y, repeat(use))))
         if squares is not None:
             self.W[:active].sub_(self.G[:active], alpha=eta)
+            self.move_personal(active, eta)
             squares[:active].addcmul_(self.G[:active], self.G[:active])
         return losses
 
@@ -54,7 +57,7 @@ class EagerRows(Rows):
         result = torch.zeros_like(self.W[: len(x)])
         for row in range(len(x)):
             module = self.use(row, training=False)
-            result[row] = squared_gradients(self.model, module, x[row], y[row], weights[row])
+            result[row] = squared_gradients(self.model, module, x[row], y[row], weights[row])[: self.model.n]
         return result
 
     def outputs(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -68,7 +71,7 @@ class EagerRows(Rows):
             model.place(self._row_views[row], self._buffer_views[row])
             model.bound = address
         if model.module.training != training:
-            model.module.train(training)
+            model.train(training)
         return model.module
 
     def _backward(self, row: int, x: Tensor, y: Tensor, use: Callable[[int, Gradients], None]) -> Tensor:

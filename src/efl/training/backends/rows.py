@@ -20,6 +20,7 @@ from efl.models import FlatModel
 class Rows(ABC):
     """C models as a matrix: ``W`` and ``G`` (C, n), ``buffers`` (C, b).
 
+    A row of ``W`` begins one of ``whole``; what follows is ``personal`` (C, p), if something stays with each client.
     ``batched`` says whether rows share matrix operations.
     """
 
@@ -27,7 +28,8 @@ class Rows(ABC):
 
     def __init__(self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None) -> None:
         self.model = model
-        self.W = w.to(model.device).expand(count, -1).clone()
+        self.whole = model.whole(w).to(model.device).expand(count, -1).clone()
+        self.W, self.personal = self.whole[:, : len(w)], self.whole[:, len(w) :]
         self.buffers = (model.buffers if buffers is None else buffers).to(model.device).expand(count, -1).clone()
 
     @abstractmethod
@@ -37,7 +39,25 @@ class Rows(ABC):
     @cached_property
     def G(self) -> Tensor:
         """Where gradients go, once somebody asks for them."""
-        return torch.zeros_like(self.W)
+        return self.trained_gradients[:, : self.W.shape[1]] if self.personal.shape[1] else torch.zeros_like(self.W)
+
+    @cached_property
+    def trained_gradients(self) -> Tensor:
+        """``G``, and beside it the gradients by personal parameters, if there are some."""
+        if not self.personal.shape[1]:
+            return self.G
+        return self.W.new_zeros(len(self.W), self.model.trained_layout.n)
+
+    @property
+    def personal_parameters(self) -> Tensor:
+        """What of ``personal`` is trained; the rest are buffers."""
+        return self.personal[:, : self.model.personal_parameters.n]
+
+    def move_personal(self, active: int, eta: float) -> None:
+        """Take the step that the last gradient calls for with the personal parameters of the first rows."""
+        if self.personal.shape[1]:
+            gradient = self.trained_gradients[:active, self.W.shape[1] :]
+            self.personal_parameters[:active].sub_(gradient, alpha=eta)
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels (…, C, B) of many steps in the form that `gradient` takes them quickest."""

@@ -104,9 +104,11 @@ class Native(Batched):
 def select_backend(model: FlatModel, federation: Federation, batch_size: int, *, native: bool = True) -> Backend:
     """The quickest backend that supports the model and the data, tried on a mini-batch of them.
 
-    The only client of a federation shares with nobody: PyTorch's own arithmetic makes its training plain SGD.
+    The only client of a federation shares with nobody: PyTorch's own arithmetic makes its training plain SGD. Models
+    with personal layers are trained one by one.
     """
-    chain = Chain.of(model.module) if len(federation) > 1 else None
+    alike = len(federation) > 1 and not len(model.personal)
+    chain = Chain.of(model.module) if alike else None
     chosen = torch.arange(batch_size) % len(federation.x)
     if chain is None or not (batched := Batched(model, chain)).supports(federation, chosen):
         return Eager(model)
