@@ -8,7 +8,7 @@ import torch
 from quadratics import Quadratics, Simulation
 
 from efl import EFL, FedAvg, Fleet, train
-from efl.algorithms import APFL, STC, VRLSGD, FedAMP, FedCurv, FedGATE, FedNova, Mime, Scaffold
+from efl.algorithms import APFL, STC, VRLSGD, Ditto, FedAMP, FedCurv, FedDyn, FedGATE, FedNova, Mime, Scaffold
 
 COMPLETE = Fleet(stragglers=0.0, inactive=0.0)
 MANY = Quadratics(
@@ -36,6 +36,7 @@ def test_averaging_stops_short_of_the_optimum(algorithm):
         FedGATE(server_rate=1.5),
         FedGATE(compression="byte"),
         VRLSGD(),
+        FedDyn(strength=1.0),
         Mime(),
         Mime(momentum=0.0),
     ],
@@ -45,7 +46,9 @@ def test_corrected_steps_reach_the_optimum(algorithm):
     assert torch.dist(torch.tensor(settled(algorithm).w), MANY.optimum) < 1e-4
 
 
-@pytest.mark.parametrize("algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte")], ids=str)
+@pytest.mark.parametrize(
+    "algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte"), FedDyn(strength=1.0)], ids=str
+)
 def test_they_reach_it_though_replies_are_lost(algorithm):
     sim = Simulation(algorithm, MANY, eta=0.05, local_steps=5)
     for round_ in range(50):
@@ -54,7 +57,9 @@ def test_they_reach_it_though_replies_are_lost(algorithm):
     assert torch.dist(torch.tensor(sim.w), MANY.optimum) < 1e-3
 
 
-@pytest.mark.parametrize("algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte")], ids=str)
+@pytest.mark.parametrize(
+    "algorithm", [Scaffold(), VRLSGD(), FedGATE(compression="byte"), FedDyn(strength=1.0)], ids=str
+)
 def test_they_reach_it_though_only_half_of_the_clients_take_part(algorithm):
     sim, rng = Simulation(algorithm, MANY, eta=0.02, local_steps=5), np.random.default_rng(0)
     for _ in range(600):
@@ -62,7 +67,7 @@ def test_they_reach_it_though_only_half_of_the_clients_take_part(algorithm):
     assert torch.dist(torch.tensor(sim.w), MANY.optimum) < 1e-3
 
 
-@pytest.mark.parametrize("algorithm", [APFL(), APFL(adaptive=False), FedAMP()], ids=str)
+@pytest.mark.parametrize("algorithm", [APFL(), APFL(adaptive=False), Ditto(), FedAMP()], ids=str)
 def test_every_client_has_a_better_model_of_its_own(algorithm):
     sim = settled(algorithm)
     own = MANY.losses(torch.stack([sim.own[client] for client in range(MANY.clients)]))
