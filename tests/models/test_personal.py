@@ -86,7 +86,7 @@ def test_frozen_normalisation_is_not_sent_and_keeps_its_statistics():
     for model in (FlatModel(module), FlatModel(Net(), trainable=["head"])):
         assert (model.n, len(model.buffers), len(model.personal)) == (18, 0, 0)
         model.train()
-        assert not model.module.body[1].training and model.module.head.training
+        assert (model.module.body[1].training, model.module.head.training) == (False, True)
     result = efl.train(federation(), module, "fedavg", rounds=2, cohort=3, batch_size=SAMPLES)
     for before, after in zip(module.body.state_dict().values(), result.model.body.state_dict().values(), strict=True):
         assert torch.equal(before, after)
@@ -279,7 +279,8 @@ def test_tied_weights_are_saved_once_and_come_back(tmp_path):
 
 
 def test_an_experiment_file_says_what_is_trained(tmp_path):
-    text = '[federation]\nclients = 6\n[model]\ntrainable = ["5"]\npersonal = ["5.bias"]\n[training]\nrounds = 1\ncohort = 2\n'
+    model = '[model]\ntrainable = ["5"]\npersonal = ["5.bias"]\n'
+    text = f"[federation]\nclients = 6\n{model}[training]\nrounds = 1\ncohort = 2\n"
     (tmp_path / "own.toml").write_text(text)
     result = efl.run(efl.load_experiment(tmp_path / "own.toml"), out=tmp_path / "run")
     assert result.summary["parameters"] == 64 * 10
