@@ -2,6 +2,7 @@
 
 from efl.algorithms.apfl import APFL
 from efl.algorithms.base import Algorithm, LocalWork, Part, RoundSettings, ServerState, Step, Update
+from efl.algorithms.cafe import CAFe
 from efl.algorithms.compression.codec import Codec, Uncompressed
 from efl.algorithms.compression.error_feedback import ErrorFeedback
 from efl.algorithms.compression.quantise import EightBit
@@ -22,6 +23,7 @@ from efl.algorithms.mime import Mime
 from efl.algorithms.registry import ALGORITHMS, codec_table, create, every_name, find, name_of, transform_tables
 from efl.algorithms.run_round import Clients, run_round
 from efl.algorithms.scaffold import Scaffold
+from efl.algorithms.scallion import Scallion
 from efl.algorithms.signsgd import SignSGD
 from efl.algorithms.stc import STC
 from efl.algorithms.transform import TRANSFORMS, Transform, chain
