@@ -77,6 +77,8 @@ EXECUTABLE = [page for page in PAGES if any(block.language in ("python", "sh") f
 def test_a_page_runs(page, tmp_path):
     if "datasets" in page.read_text():
         pytest.importorskip("flwr_datasets")
+    if "from peft" in page.read_text():
+        pytest.importorskip("peft")
     for slow in ("efl.api", "efl.track.figures", "efl.track.report", "sklearn.datasets"):
         importlib.import_module(slow)
     # A copy of this process, so that what a page registers is not known to other tests; imports are made already.
