@@ -15,6 +15,7 @@ from efl.layout import Layout
 from efl.rng import stream
 from efl.training.backends.rows import Rows
 from efl.training.local_work import CohortData, LocalWork
+from efl.training.optimisers import PLAIN_SGD
 
 
 class Quadratics:
@@ -47,7 +48,7 @@ class Quadratics:
 class QuadraticRows(Rows):
     def __init__(self, problem, w, count):
         self.problem = problem
-        model = SimpleNamespace(device=torch.device("cpu"), buffers=torch.zeros(0), whole=lambda w: w)
+        model = SimpleNamespace(device=torch.device("cpu"), buffers=torch.zeros(0), n=problem.n, whole=lambda w: w)
         super().__init__(model, w, count)
 
     def at(self, w, count):
@@ -66,8 +67,9 @@ class QuadraticRows(Rows):
 
 
 class Simulation:
-    def __init__(self, algorithm, problem, eta, local_steps):
+    def __init__(self, algorithm, problem, eta, local_steps, optimiser=PLAIN_SGD):
         self.algorithm, self.problem, self.eta, self.local_steps = algorithm, problem, eta, local_steps
+        self.optimiser = optimiser
         self.server = initial_state(algorithm, torch.zeros(problem.n))
         self.clients = Clients(problem, [1] * problem.clients)
         self.rounds = 0
@@ -95,7 +97,9 @@ class Simulation:
     def _round(self, able, lost):
         self.w_before = self.w
         layout = Layout.flat(self.problem.n)
-        settings = RoundSettings(self.rounds, self.eta, self.local_steps, 1, layout, clients=1000)
+        settings = RoundSettings(
+            self.rounds, self.eta, self.local_steps, 1, layout, clients=1000, optimiser=self.optimiser
+        )
         played = run_round(self.algorithm, self.server, self.clients, settings, steps=able, lost=lost)
         self.server, self.clients = played.server, played.clients
         for row, client in enumerate(played.participants):

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from efl.fleet import Fleet
     from efl.plugins import register
     from efl.runs.comparison import compare
+    from efl.training.optimisers import SGD, Adam, AdamW, Optimiser
+    from efl.training.tasks import Metric, Task
 
 
 def _public_names() -> dict[str, str]:

@@ -13,9 +13,12 @@ from efl.config import CUSTOM, Experiment, parse
 from efl.federation import Federation
 from efl.fleet import Fleet
 from efl.runs.directory import RunDirectory
+from efl.runs.learning import NAMED, Learning
 from efl.runs.loop import Observer, Result, Run
 from efl.runs.setup import LocalSetup, build
 from efl.track.trackers import trackers
+from efl.training.optimisers import OptimiserLike
+from efl.training.tasks.objective import Loss, Metrics
 from efl.transport.torchrun import LEADER, rank
 
 
@@ -30,6 +33,9 @@ def train(
     out: str | os.PathLike[str] | None = None,
     observers: Sequence[Observer] = (),
     plugins: Sequence[str | os.PathLike[str]] = (),
+    loss: Loss | None = None,
+    metrics: Metrics | None = None,
+    optimiser: OptimiserLike | None = None,
     **training: Any,
 ) -> Result:
     """Train a model on a federation of simulated clients.
@@ -45,6 +51,9 @@ def train(
         out: A new directory for the run's files, from which it can be resumed; by default there are none.
         observers: Called at the run's start, after every round and at its end.
         plugins: Python files to import first, whose `efl.register` calls make names known.
+        loss: The name of a loss, a function of outputs and targets, or a `Task` (docs/tasks.md).
+        metrics: Names of metrics, or functions by name; the first is the figure of merit.
+        optimiser: A name, such as ``adamw``, an object such as ``efl.SGD(momentum=0.9)``, or a ``torch.optim`` class.
         **training: Keys of an experiment's [training] section, such as ``rounds``, ``cohort``, ``learning_rate``.
 
     Returns:
@@ -75,6 +84,7 @@ def train(
         module=None if isinstance(model, str) else model,
         algorithm=None if isinstance(algorithm, str) else algorithm,
         fleet=fleet,
+        learning=Learning(loss, metrics, optimiser),
     )
 
 
@@ -87,6 +97,7 @@ def run(
     module: nn.Module | None = None,
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
+    learning: Learning = NAMED,
 ) -> Result:
     """Run an experiment.
 
@@ -98,6 +109,7 @@ def run(
         module: Takes the place of its network.
         algorithm: Takes the place of its algorithm and transformations.
         fleet: Takes the place of its fleet.
+        learning: Takes the place of its loss, metrics and optimiser.
 
     Returns:
         The summary, a record per round, the trained module and the directory, as `train` does.
@@ -108,7 +120,7 @@ def run(
     >>> run(Experiment().with_values(training={"rounds": 1})).summary["algorithm"]
     'efl'
     """
-    setup = build(experiment, federation, module, algorithm, fleet)
+    setup = build(experiment, federation, module, algorithm, fleet, learning=learning)
     if rank() != LEADER:
         return _served(setup)
     tracked = trackers(setup.experiment.track, out)
@@ -125,6 +137,9 @@ def resume(
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
     plugins: Sequence[str | os.PathLike[str]] = (),
+    loss: Loss | None = None,
+    metrics: Metrics | None = None,
+    optimiser: OptimiserLike | None = None,
 ) -> Result:
     """Resume a run that was stopped, at any moment, by whatever means; the result is that of a run never stopped.
 
@@ -136,6 +151,9 @@ def resume(
         algorithm: The same for the algorithm.
         fleet: The same for the fleet.
         plugins: Python files to import in place of those that the run recorded, if they have moved.
+        loss: The same for the loss, if that was a function.
+        metrics: The same for the metrics.
+        optimiser: The same for the optimiser.
 
     Returns:
         What the run would have returned.
@@ -153,7 +171,8 @@ def resume(
     experiment = where.experiment()
     if plugins:
         experiment = experiment.with_plugins(plugins)
-    setup = build(experiment, federation, model, algorithm, fleet)
+    learning = Learning(loss, metrics, optimiser)
+    setup = build(experiment, federation, model, algorithm, fleet, learning=learning)
     if rank() != LEADER:
         return _served(setup)
     return Run(setup, where, [*observers, *trackers(setup.experiment.track, where.path)]).execute()

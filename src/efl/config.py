@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +11,16 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from efl.errors import UserError
-from efl.settings import NonNegative, Positive, Probability, check_keys, one_line, unknown_key
+from efl.settings import (
+    NonNegative,
+    Positive,
+    Probability,
+    check_keys,
+    one_line,
+    overrides_by_section,
+    read_toml,
+    unknown_key,
+)
 
 Count = Annotated[int, Field(ge=1)]
 CUSTOM = "custom"
@@ -58,6 +66,16 @@ class TrainingSection(Section):
     evaluate_every: Literal["auto"] | Count = "auto"
     evaluate_personalised_every: Literal["auto", "never"] | Count = "auto"
     target_accuracy: Probability | None = None
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    loss: str | dict[str, Any] = "auto"
+    metrics: tuple[str, ...] | str = ()
+    optimiser: str | dict[str, Any] = "sgd"
+    warmup: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def aim(self) -> float | None:
+        """The figure of merit at which training stops."""
+        return self.target_accuracy if self.target is None else self.target
 
 
 class EngineSection(Section):
@@ -262,39 +280,3 @@ def load_experiment(
     folder = Path() if path is None else Path(path).parent
     files = [*(folder / Path(plugin).expanduser() for plugin in experiment.plugins), *plugins]
     return experiment.with_plugins(files)
-
-
-def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What ``section.key=value`` settings say.
-
-    >>> overrides_by_section(["training.rounds=5", "training.seed=1", "algorithm.name=efl"])
-    {'training': {'rounds': 5, 'seed': 1}, 'algorithm': {'name': 'efl'}}
-    """
-    table: dict[str, dict[str, Any]] = {}
-    for override in overrides:
-        section, key, value = _parse_override(override)
-        table.setdefault(section, {})[key] = value
-    return table
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
-
-
-def _parse_override(text: str) -> tuple[str, str, Any]:
-    name, equals, value = text.partition("=")
-    section, dot, key = name.strip().partition(".")
-    if not (equals and dot and section and key):
-        raise UserError(f"--set {text}: write section.key=value, such as --set training.rounds=50")
-    try:
-        return section, key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return section, key, value.strip()  # a bare word is a string

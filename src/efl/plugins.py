@@ -34,6 +34,9 @@ REGISTRIES = {
     "dataset": "efl.federation.sources.registry:SOURCES",
     "model": "efl.models.registry:NETWORKS",
     "tracker": "efl.track.trackers:TRACKERS",
+    "task": "efl.training.tasks.registry:TASKS",
+    "metric": "efl.training.tasks.metrics:METRICS",
+    "optimiser": "efl.training.optimisers:OPTIMISERS",
 }
 _NAME = re.compile(r"[\w-]+")
 
@@ -64,9 +67,7 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind, self.group, self._convert = kind, f"efl.{kind}s", convert
         self.recognises = recognise or (lambda thing: convert(thing) is not None)
-        self._undiscovered = built_in
-        self._things: dict[str, T] = {}
-        self._given: dict[str, Any] = {}
+        self._undiscovered, self._things, self._given = built_in, dict[str, T](), dict[str, Any]()
 
     @overload
     def register(self, name: str, thing: Thing) -> Thing: ...
@@ -151,9 +152,8 @@ class Registry(Generic[T]):
     def _unknown(self, name: str) -> str:
         names = self.names()
         near = difflib.get_close_matches(name, names, 1)
-        return f"unknown {self.kind} {name!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
-        )
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
+        return f"unknown {self.kind} {name!r}; {hint}"
 
 
 def registry(kind: str) -> Registry[Any]:

@@ -1,8 +1,10 @@
 """Settings that check themselves, with errors of one line."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, dataclass_transform, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -90,3 +92,39 @@ def one_line(error: ValidationError, where: str = "") -> str:
     message = first["msg"].removeprefix("Value error, ")
     text = f"{location}: {message[:1].lower()}{message[1:]}"
     return text if "got" in text else f"{text}, got {first['input']!r}"
+
+
+def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What ``section.key=value`` settings say.
+
+    >>> overrides_by_section(["training.rounds=5", "training.seed=1", "algorithm.name=efl"])
+    {'training': {'rounds': 5, 'seed': 1}, 'algorithm': {'name': 'efl'}}
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for override in overrides:
+        section, key, value = _parse_override(override)
+        table.setdefault(section, {})[key] = value
+    return table
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def _parse_override(text: str) -> tuple[str, str, Any]:
+    name, equals, value = text.partition("=")
+    section, dot, key = name.strip().partition(".")
+    if not (equals and dot and section and key):
+        raise UserError(f"--set {text}: write section.key=value, such as --set training.rounds=50")
+    try:
+        return section, key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, value.strip()  # a bare word is a string

@@ -5,7 +5,7 @@ from torch import nn
 
 from efl.models import FlatModel
 from efl.training.backends.chain import ACTIVATIONS
-from efl.training.backends.rows import sample_losses
+from efl.training.tasks.classification import cross_entropies as sample_losses
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda kind: kind.__name__)

@@ -226,7 +226,7 @@ class EFL(Algorithm):
         field = None if shared is None else received(shared, work.start.cpu())
         running = self.elasticity > 0 and self.fisher == "running"
         observer = SquaredGradients(work.W, work.settings.batch_size) if running else None
-        drift = drift_of(work) if self._corrects_drift else None
+        drift = drift_of(work) if self._corrects_drift and work.settings.optimiser.linear else None
         work.train(replace(elastic_step(field, work.settings.eta, self.elasticity, self.step), drift=drift), observer)
         work.scale = self._completion(work, field)
         if drift is not None:
@@ -245,7 +245,8 @@ class EFL(Algorithm):
             return None
         pulled = field if self.weighting == "elastic" else None
         eta, most = settings.eta, settings.local_steps
-        scale = completion_scale(pulled, eta, self.elasticity, work.steps_done, most, work.model.n, self.step)
+        done, n, optimiser = work.steps_done, work.model.n, settings.optimiser
+        scale = completion_scale(pulled, eta, self.elasticity, done, most, n, self.step, optimiser)
         return scale.clamp_(max=self.weight_cap)
 
     def _exact_fisher(self, work: LocalWork) -> Tensor:
@@ -265,7 +266,8 @@ class EFL(Algorithm):
             shares = self_normalised(shares)
         if self.scale_at == "client" or self.weighting in ("A", "B"):
             return shares
-        scales = [min(settings.local_steps / update.steps, self.weight_cap) for update in updates]
+        worth = settings.optimiser.progress
+        scales = [min(worth(settings.local_steps) / worth(update.steps), self.weight_cap) for update in updates]
         return [share * scale for share, scale in zip(shares, scales, strict=True)]
 
     def server_update(

@@ -18,7 +18,8 @@ from efl.algorithms.components.reduction import Aggregate, delta_of
 from efl.algorithms.compression.codec import OnSent
 from efl.algorithms.state import UPDATE, Part, Parts, RoundSettings, ServerState, Update
 from efl.algorithms.transform import Transform, overrides
-from efl.training.local_work import PERSONAL, LocalWork
+from efl.training.assignment import PERSONAL
+from efl.training.local_work import LocalWork
 from efl.wire import Payload
 
 

@@ -17,8 +17,9 @@ from efl.algorithms.pipeline import aggregate, client_state, encode_updates, res
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.federation import Federation
 from efl.models import FlatModel
+from efl.training.assignment import NO_ROUND, Assignment
 from efl.training.backends.selection import select_backend
-from efl.training.local_work import NO_ROUND, Assignment, LocalWork
+from efl.training.local_work import LocalWork
 from efl.training.trainer import Trainer
 from efl.wire import Payload
 

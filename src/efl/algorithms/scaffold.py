@@ -60,7 +60,7 @@ class Scaffold(FedAvg):
         if self.control == "start":
             renewed, _ = work.full_gradient()
         else:
-            renewed = (work.start - work.W) / (work.steps_done * eta).unsqueeze(1) - correction.cpu()
+            renewed = (work.start - work.W) / (work.progress * eta).unsqueeze(1) - correction.cpu()
         work.state |= {"control": renewed, "known": known}
         return {"control": [Dense(change) for change in (renewed - known).numpy()]}
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from efl.training.local_work import Parts, RoundSettings
+from efl.training.local_work import Parts
+from efl.training.round_settings import RoundSettings
 from efl.wire import Payload
 
 __all__ = ["Budget", "Part", "Parts", "RoundSettings", "ServerState", "Update"]

@@ -55,13 +55,13 @@ class VRLSGD(FedAvg):
 
     def _counted_steps(self, work: LocalWork) -> Tensor:
         """How many steps an update stands for: those of the client or, where it was scaled, all."""
-        done = work.steps_done
-        return torch.full_like(done, work.settings.local_steps) if self.incomplete == "use" else done
+        done = work.progress
+        return torch.full_like(done, work.settings.progress) if self.incomplete == "use" else done
 
     def _difference(self, work: LocalWork) -> Tensor:
         """Δ_k with the last round taken into account, if it reached the server."""
         state, after = work.state, work.personal_models()
-        everybody = (state["start"] - after) / (self._server_rate * state["eta"] * work.settings.local_steps)
+        everybody = (state["start"] - after) / (self._server_rate * state["eta"] * work.settings.progress)
         renewed = state["difference"] + state["step"] - everybody
         return torch.where(work.delivered[:, None], renewed, state["difference"])
 

@@ -33,9 +33,9 @@ def demo(
     out: OutOption = None,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, run an app, stop everything."""
-    from efl.config import overrides_by_section
     from efl.deploy.demo import run_demo
     from efl.runs.directory import RunDirectory, new_directory
+    from efl.settings import overrides_by_section
     from efl.track.report import write_report
     from efl.track.tables import summary_table
 

@@ -14,7 +14,6 @@ from efl.wire import Context, Dense, EvaluateRequest, encode
 
 Clients = NDArray[np.int64]
 Metrics = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]  # by name, sums and weights of each client
-ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True)

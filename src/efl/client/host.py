@@ -6,7 +6,7 @@ received, from which each client starts, and knows where its clients' state lies
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.algorithms.pipeline import client_state
-from efl.client.evaluation import ACCURACY, EvaluateRequests, Metrics, Personalisation
+from efl.client.evaluation import EvaluateRequests, Metrics, Personalisation
 from efl.client.executors import Executor, ProcessExecutor, SerialExecutor
 from efl.client.model_copy import ModelCopy
 from efl.client.state_store import LastUpload, Slot, StateStore
@@ -28,6 +28,7 @@ from efl.training.trainer import SAMPLES_AT_ONCE, Trainer
 from efl.wire import Dense, Limits, TrainReply, TrainRequest
 
 BATCHES_PER_JOB = 8  # in an evaluation
+CLIENTS_PER_JOB = 8  # in one whose metrics are not sums over samples
 
 
 class ClientHost:
@@ -106,19 +107,22 @@ class ClientHost:
         """Metrics of each client, on its own test data and with its own personal layers; nothing is stored."""
         if requests.personalisation is not None:
             return self._evaluate_personalised(requests, requests.personalisation)
-        tests = [self.trainer.federation.test[client] for client in requests.clients.tolist()]
-        samples, size = np.concatenate(tests), BATCHES_PER_JOB * SAMPLES_AT_ONCE
+        clients = requests.clients.tolist()
         self.executor.set_model(requests.w, requests.buffers)
         if len(self.trainer.model.personal):
-            own = [self._observed(client, 0, None) for client in requests.clients.tolist()]
-            found = self.executor.map(Worker.evaluate_own, own)
-        else:
-            jobs = [samples[start : start + size] for start in range(0, len(samples), size)]
-            found = self.executor.map(Worker.evaluate, jobs)
-        correct = np.concatenate(list(found))
+            own = [self._observed(client, 0, None) for client in clients]
+            return self._metrics(list(self.executor.map(Worker.evaluate_own, own)))
+        if not self.trainer.objective.per_sample:
+            jobs = [clients[start : start + CLIENTS_PER_JOB] for start in range(0, len(clients), CLIENTS_PER_JOB)]
+            return self._metrics(list(chain.from_iterable(self.executor.map(Worker.evaluate_clients, jobs))))
+        tests = [self.trainer.federation.test[client] for client in clients]
+        samples, size = np.concatenate(tests), BATCHES_PER_JOB * SAMPLES_AT_ONCE
+        parts = [samples[start : start + size] for start in range(0, len(samples), size)]
+        found = np.concatenate(list(self.executor.map(Worker.evaluate, parts)))
         sizes = np.array([len(test) for test in tests])
-        sums: NDArray[np.float64] = np.add.reduceat(correct, np.cumsum(sizes) - sizes)
-        return {ACCURACY: (sums, sizes.astype(np.float64))}
+        columns = np.ascontiguousarray(found.reshape(len(samples), -1).T)  # each added up by itself
+        summed = np.stack([np.add.reduceat(column, np.cumsum(sizes) - sizes) for column in columns], axis=1)
+        return self._metrics(summed.reshape(len(tests), -1, 2))
 
     def _evaluate_personalised(self, requests: EvaluateRequests, how: Personalisation) -> Metrics:
         clients, steps = requests.clients.tolist(), how.settings.local_steps
@@ -128,8 +132,12 @@ class ClientHost:
         jobs = [TrainJob(broadcast, [self._observed(c, steps, how.personal.get(c)) for c in group]) for group in groups]
         found = chain.from_iterable(self.executor.map(Worker.evaluate_personalised, jobs))
         metrics = dict(zip(chain.from_iterable(groups), found, strict=True))
-        sums, weights = np.array([metrics[client] for client in clients]).T
-        return {ACCURACY: (sums, weights)}
+        return self._metrics([metrics[client] for client in clients])
+
+    def _metrics(self, found: Sequence[NDArray[np.float64]] | NDArray[np.float64]) -> Metrics:
+        """By name, from sums and weights (clients, metrics, 2)."""
+        names, table = list(self.trainer.objective.metrics), np.asarray(found)
+        return {name: (table[:, number, 0], table[:, number, 1]) for number, name in enumerate(names)}
 
     def _observed(self, client: int, steps: int, personal: bytes | None) -> ClientJob:
         """A job that leaves the client's state as it is."""

@@ -20,7 +20,7 @@ from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.algorithms.pipeline import encode_updates, resent_parts
 from efl.client.state_store import RowsFile, Slot
 from efl.rng import Purpose, seeded_torch
-from efl.training.local_work import NO_ROUND, PERSONAL, Assignment
+from efl.training.assignment import NO_ROUND, PERSONAL, Assignment
 from efl.training.trainer import Trainer
 from efl.wire import Context, Dense, TrainReply, decode, encode
 from efl.wire.parts import coding_context, decode_parts
@@ -107,19 +107,22 @@ class Worker:
         return [self._result(job, row, work, upload, finite[row]) for row, upload in enumerate(uploads)]
 
     def evaluate(self, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How right the model's answer to each sample is: 0 or 1, for a sequence the share of its positions."""
-        return self.trainer.correct(self.w, self.buffers, samples)
+        """Sums and weights of every metric for each sample, (S, metrics, 2)."""
+        return self.trainer.measure(self.w, self.buffers, samples)
+
+    def evaluate_clients(self, clients: Sequence[int]) -> list[NDArray[np.float64]]:
+        """The same (metrics, 2) for all test data of each client, where metrics are not sums over samples."""
+        return [self.trainer.measure_client(self.w, self.buffers, client) for client in clients]
 
     def evaluate_own(self, client: ClientJob) -> NDArray[np.float64]:
-        """The same for a client's test data, with its own personal layers."""
+        """The same for a client with its own personal layers."""
         kept = self.trainer.model.personal
         if client.last != NO_ROUND:
             kept = self.rows.read([client.slot])[PERSONAL][0]
-        samples = self.trainer.federation.test[client.client]
-        return self.trainer.correct(torch.cat([self.w, kept]), self.buffers, samples)
+        return self.trainer.measure_client(torch.cat([self.w, kept]), self.buffers, client.client)
 
-    def evaluate_personalised(self, job: TrainJob) -> list[tuple[float, float]]:
-        """Sum and weight of each client's accuracy with its personalised model; nothing is sent, stored or billed.
+    def evaluate_personalised(self, job: TrainJob) -> list[NDArray[np.float64]]:
+        """Each client's metrics (metrics, 2) with its personalised model; nothing is sent, stored or billed.
 
         Algorithms without personalised models are judged by what E steps of plain SGD make of the global one: the steps
         of some, which correct for how a client differs, would keep it from fitting.
@@ -130,10 +133,8 @@ class Worker:
                 self.algorithm.local_update(work)
             else:
                 work.train()
-        tests = [self.trainer.federation.test[client.client] for client in job.clients]
-        models, buffers = work.client_models, work.rows.buffers
-        right = [self.trainer.correct(models[row], buffers[row], test) for row, test in enumerate(tests)]
-        return [(float(each.sum()), float(len(each))) for each in right]
+        models, buffers, clients = work.client_models, work.rows.buffers, [one.client for one in job.clients]
+        return [self.trainer.measure_client(models[row], buffers[row], client) for row, client in enumerate(clients)]
 
     def _work(self, job: TrainJob, purpose: Purpose) -> LocalWork:
         shared, _ = self.received(job.broadcast)

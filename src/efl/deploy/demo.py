@@ -11,10 +11,10 @@ from typing import Any
 
 import tomli_w
 
-from efl.config import read_toml
 from efl.deploy.network import LocalNetwork
 from efl.deploy.template import write_app
 from efl.errors import UserError
+from efl.settings import read_toml
 
 DIGITS = 10  # classes of the template's data
 

@@ -13,22 +13,22 @@ from efl.errors import UserError, first_line
 from efl.federation.partition import Indices
 
 MOST_CLASSES = 10**7  # a label beyond that is no class but an identifier
+PADDING = -100  # the label of what does not count, as in PyTorch
 
 
 def labels_to_deal_by(x: Tensor, y: Tensor) -> Indices:
-    """One label per sample to deal and split by, checked; sequences have none, so they count as all of one kind."""
+    """One label per sample to deal and split by, checked; sequences and real numbers count as all of one kind."""
     if len(x) != len(y):
         raise UserError(f"{len(x)} samples but {len(y)} labels")
     if len(y) == 0:
         raise UserError("the data set has no samples")
-    if y.dim() not in (1, 2):
+    if y.dim() == 0 or (y.dim() > 2 and not y.is_floating_point()):
         raise UserError(f"labels have shape {tuple(y.shape)}; they must be one number per sample, or one per position")
-    if y.is_floating_point():
-        raise UserError("labels are real numbers; they must be whole numbers, 0 … classes-1")
-    if int(y.min()) < 0 or int(y.max()) >= MOST_CLASSES:
-        raise UserError(f"labels must lie in 0 … classes-1, found {int(y.min())} … {int(y.max())}")
-    if y.dim() == 2:
+    if y.is_floating_point() or y.dim() == 2:
         return np.zeros(len(y), dtype=np.int64)
+    counted = y[y != PADDING]
+    if len(counted) and (int(counted.min()) < 0 or int(counted.max()) >= MOST_CLASSES):
+        raise UserError(f"labels must lie in 0 … classes-1, found {int(counted.min())} … {int(counted.max())}")
     return y.cpu().numpy().astype(np.int64)
 
 
@@ -57,8 +57,16 @@ def check_samples(x: Tensor, y: Tensor, classes: int) -> None:
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.dim() > 1 else int((~torch.isfinite(x)).sum())
         raise UserError(f"the data have NaN or infinity in {bad} of {len(x)} samples; clean or drop them first")
-    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
-        raise UserError(f"labels must lie in 0 … {classes - 1}, found {int(y.min())} … {int(y.max())}")
+    if y.is_floating_point():
+        return  # what they must be, the loss knows
+    counted = y[y != PADDING]
+    if len(counted) and (int(counted.min()) < 0 or int(counted.max()) >= classes):
+        raise UserError(f"labels must lie in 0 … {classes - 1}, found {int(counted.min())} … {int(counted.max())}")
+
+
+def outputs_for(y: Tensor) -> int:
+    """How many outputs a network needs: one per class, or per real number of a target."""
+    return max(1, y[0].numel()) if y.is_floating_point() else max(1, int(y.max()) + 1)
 
 
 def check_indices(train: Sequence[Indices], test: Sequence[Indices], samples: int) -> None:

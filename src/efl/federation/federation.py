@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from efl.errors import UserError
 from efl.federation import checks
-from efl.federation.partition import Indices, partition_samples, split_train_test
-from efl.federation.preprocessing import Inputs, as_tokens, fetched, inputs_for, selected, source_of
+from efl.federation.partition import Indices, class_counts, partition_samples, split_train_test
+from efl.federation.preprocessing import Inputs, as_tokens, fetched, inputs_for, packed, selected, source_of
 from efl.native.bindings import Source
 from efl.rng import Purpose, stream
 from efl.storage import checksum
@@ -71,7 +71,7 @@ class Federation:
     @classmethod
     def from_tensors(
         cls,
-        x: Tensor,
+        x: Tensor | Mapping[str, Tensor],
         y: Tensor,
         clients: int | None = None,
         partition: str = "auto",
@@ -87,8 +87,8 @@ class Federation:
         """Deal samples out to clients.
 
         Args:
-            x: Samples, (samples, …).
-            y: Labels, 0 … classes-1: one per sample, or for sequences one per position.
+            x: Samples, (samples, …), or a dictionary of them: the arguments of the network.
+            y: Labels, 0 … classes-1: one per sample, or for sequences one per position, -100 for padding; or numbers.
             clients: How many; by default as many as there are owners.
             partition: ``iid``, ``classes:M``, ``groups:M``, ``dirichlet:A`` or ``natural``; ``auto`` is ``natural``
                 with owners, ``iid`` without.
@@ -109,6 +109,8 @@ class Federation:
         >>> Federation.from_tensors(torch.randn(80, 4), torch.arange(80) % 2, clients=4, partition="iid").classes
         2
         """
+        if isinstance(x, Mapping):
+            x, inputs = packed(x, inputs)
         x, y = checks.as_tensor(x, "samples"), checks.as_tensor(y, "labels")
         labels = checks.labels_to_deal_by(x, y)
         owner_numbers = None if owners is None else np.unique(np.asarray(owners), return_inverse=True)[1].reshape(-1)
@@ -120,12 +122,12 @@ class Federation:
             if owner_numbers is None or partition != "natural":
                 raise UserError("say how many clients there are to be, or give the owner of every sample")
             clients = int(owner_numbers.max()) + 1
-        if y.dim() > 1 and partition not in ("iid", "natural"):
-            raise UserError(f"partition {partition!r} needs one label per sample; sequences are dealt iid or natural")
+        if (y.dim() > 1 or y.is_floating_point()) and partition not in ("iid", "natural"):
+            raise UserError(f"partition {partition!r} needs a class per sample; other data are dealt iid or natural")
         rng = stream(seed, Purpose.PARTITION)
         parts = partition_samples(labels, clients, partition, rng, owner_numbers)
         train, test = split_train_test(labels, parts, test_fraction, rng)
-        return cls(x, y, train, test, classes or int(y.max()) + 1, name, inputs, vocabulary)
+        return cls(x, y, train, test, classes or checks.outputs_for(y), name, inputs, vocabulary)
 
     @classmethod
     def from_clients(
@@ -235,7 +237,7 @@ class Federation:
         >>> int(f.for_tuning(0.25).sizes.sum())
         48
         """
-        labels = self.y.numpy().astype(np.int64) if self.y.dim() == 1 else np.zeros(len(self.y), dtype=np.int64)
+        labels = checks.labels_to_deal_by(self.x, self.y)
         train, held_out = split_train_test(labels, self.train, fraction, stream(seed, Purpose.VALIDATION))
         held_out = [some if len(some) else all_ for some, all_ in zip(held_out, train, strict=True)]
         return replace(self, train=train, test=held_out)
@@ -262,11 +264,11 @@ class Federation:
         arrays = [self.x.numpy(), self.y.numpy(), *self.train, *self.test]
         return reduce(lambda so_far, array: checksum(array, so_far), arrays, 0)
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Tensor) -> tuple[Any, Tensor]:
         """Inputs and labels of these samples, as a network and its loss take them."""
         return self.inputs_of(indices), self.labels_of(indices)
 
-    def inputs_of(self, indices: Tensor) -> Tensor:
+    def inputs_of(self, indices: Tensor) -> Any:
         """What a network takes of these samples."""
         assert self.inputs is not None
         return fetched(self.x, indices, self.inputs)
@@ -277,8 +279,9 @@ class Federation:
         return source_of(self.x, self.inputs)
 
     def labels_of(self, indices: Tensor) -> Tensor:
-        """The classes of these samples."""
-        return selected(self.y, indices).long()
+        """The classes of these samples, or real-valued targets."""
+        labels = selected(self.y, indices)
+        return labels.float() if labels.is_floating_point() else labels.long()
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -287,12 +290,7 @@ class Federation:
 
     def class_counts(self) -> NDArray[np.int64]:
         """How many samples of each class every client has, (clients, classes); of sequences, how many positions."""
-        y = self.y.reshape(len(self.y), -1).numpy()
-        counts = np.zeros((len(self), self.classes), dtype=np.int64)
-        for client, (train, test) in enumerate(zip(self.train, self.test, strict=True)):
-            labels = y[np.concatenate([train, test])].reshape(-1)
-            counts[client] = np.bincount(labels, minlength=self.classes)
-        return counts
+        return class_counts(self.y, map(np.concatenate, zip(self.train, self.test, strict=True)), self.classes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -6,8 +6,12 @@ client holds a class only once (it could not be both trained on and tested then)
 are samples dealt, at random, as the table says.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from efl.errors import UserError
 
@@ -233,3 +237,11 @@ def _deal(labels: Indices, counts: Counts, rng: np.random.Generator) -> list[Ind
         for client, piece in enumerate(np.split(samples, np.cumsum(counts[:-1, label]))):
             pieces[client].append(piece)
     return [np.sort(np.concatenate(piece)).astype(np.int64) for piece in pieces]
+
+
+def class_counts(y: Tensor, samples: Iterable[Indices], classes: int) -> NDArray[np.int64]:
+    """How many of each client's ``samples`` are of each class, (clients, classes); real numbers count as class 0."""
+    labels = torch.zeros_like(y, dtype=torch.int64) if y.is_floating_point() else y.long()
+    flat = labels.reshape(len(y), -1).numpy()
+    found = [flat[mine].reshape(-1) for mine in samples]
+    return np.stack([np.bincount(mine[mine >= 0], minlength=classes) for mine in found]).astype(np.int64)

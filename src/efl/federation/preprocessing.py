@@ -3,17 +3,20 @@
 Images stay bytes and tokens small integers in memory; only the batch at hand is spread out to 32 or 64 bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from efl.errors import UserError
 from efl.native import loaded
 from efl.native.bindings import Source
 
-Inputs = Callable[[Tensor], Tensor]
+Inputs = Callable[[Any], Any]  # from samples as they are kept to a tensor, or several by name
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,59 @@ class Pixels:
         return floats.mul_(self.scale.view(-1, 1, 1)).add_(self.shift.view(-1, 1, 1))
 
 
+@dataclass(frozen=True)
+class Fields:
+    """Several tensors by name, from the bytes of one: what each is called, its type, and its shape per sample."""
+
+    names: tuple[str, ...]
+    types: tuple[torch.dtype, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        """A batch (…, bytes) as tensors (…, shape)."""
+        found, start = {}, 0
+        for name, dtype, shape in zip(self.names, self.types, self.shapes, strict=True):
+            stop = start + prod(shape) * dtype.itemsize
+            found[name] = x[..., start:stop].contiguous().view(dtype).view(*x.shape[:-1], *shape)
+            start = stop
+        return found
+
+
+def packed(x: Mapping[str, Tensor], inputs: Inputs | None = None) -> tuple[Tensor, Inputs]:
+    """The tensors of a dictionary as one of bytes, and what makes them of a batch again; then ``inputs``, if any.
+
+    >>> whole, unpack = packed({"a": torch.tensor([[1, 2]]), "b": torch.tensor([0.5])})
+    >>> whole.shape, unpack(whole)["b"]
+    (torch.Size([1, 20]), tensor([0.5000]))
+    """
+    tensors = {name: torch.as_tensor(part) for name, part in x.items()}
+    sizes = {len(part) if part.dim() else 0 for part in tensors.values()}
+    if len(sizes) != 1:
+        raise UserError(f"samples: {', '.join(map(str, x))} must have as many entries each, one per sample")
+    tensors = {name: part.float() if part.dtype == torch.float64 else part for name, part in tensors.items()}
+    pieces = [part.contiguous().reshape(len(part), -1).view(torch.uint8) for part in tensors.values()]
+    shapes = tuple(tuple(part.shape[1:]) for part in tensors.values())
+    fields = Fields(tuple(tensors), tuple(part.dtype for part in tensors.values()), shapes)
+    return torch.cat(pieces, dim=1), fields if inputs is None else _Chained(fields, inputs)
+
+
+@dataclass(frozen=True)
+class _Chained:
+    """One after the other."""
+
+    first: Inputs
+    then: Inputs
+
+    def __call__(self, x: Tensor) -> Any:
+        return self.then(self.first(x))
+
+
 def selected(whole: Tensor, indices: Tensor) -> Tensor:
     """Samples by number; selecting whole ones is ten times as quick as general indexing."""
     return whole.index_select(0, indices.reshape(-1)).view(*indices.shape, *whole.shape[1:])
 
 
-def fetched(whole: Tensor, indices: Tensor, inputs: Inputs) -> Tensor:
+def fetched(whole: Tensor, indices: Tensor, inputs: Inputs) -> Any:
     """What a network takes of these samples; picked out and made in one pass where compiled code is at hand."""
     loops = loaded()
     source = None if loops is None else source_of(whole, inputs)

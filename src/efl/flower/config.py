@@ -30,7 +30,12 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
         section, dot, key = name.partition(".")
         if not dot:
             raise UserError(f"{name}: write section.key, such as training.rounds")
-        table.setdefault(section, {})[key] = value
+        table.setdefault(section, {})
+        outer, dot, inner = key.partition(".")
+        if section == "training" and dot:  # a table within the section, such as training.optimiser.name
+            table[section].setdefault(outer, {})[inner] = value
+        else:
+            table[section][key] = value
     return parse({**table, "track": {**table.get("track", {}), "checkpoint_every": 1}})
 
 

@@ -23,7 +23,8 @@ from efl.models import FlatModel
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.loop import Observer, Result, Run
-from efl.runs.setup import Setup, algorithm_of, flat_model, resolved
+from efl.runs.network import flat_model
+from efl.runs.setup import Setup, algorithm_of, resolved
 from efl.server.abandonment import rule_of
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
@@ -146,7 +147,7 @@ class FlowerSetup(Setup):
         drop = self.fleet.on_departure == "drop"
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))
         context = CodingContext(self.model.layout)
-        transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin))
+        transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin), self.objective)
         sampler, end = SAMPLERS[self.fleet.selection], RoundEnd(network.deadline)
         limits = NormLimits(network.norm_bound)
         return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)

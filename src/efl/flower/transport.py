@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from efl.client.evaluation import ACCURACY, EvaluateRequests
+from efl.client.evaluation import EvaluateRequests
 from efl.errors import WireError
 from efl.fleet.clock import Until
 from efl.flower.mailbox import Envelope, Mailbox
+from efl.training.tasks import Objective
 from efl.transport.base import Mask, Replies, Requests
 from efl.wire import Context, EvaluateReply, Limits
+
+Sums = NDArray[np.float64]
+UNKNOWN = (np.nan, np.nan)
 
 
 class FlowerTransport:
@@ -22,10 +27,11 @@ class FlowerTransport:
         mailbox: Sends and receives.
         context: What models are coded by.
         work_seconds: How long a client may train.
+        objective: What clients are to report.
     """
 
-    def __init__(self, mailbox: Mailbox, context: Context, work_seconds: float) -> None:
-        self.mailbox, self.context, self.work_seconds = mailbox, context, work_seconds
+    def __init__(self, mailbox: Mailbox, context: Context, work_seconds: float, objective: Objective) -> None:
+        self.mailbox, self.context, self.work_seconds, self.objective = mailbox, context, work_seconds, objective
         self._requests: Requests | None = None
 
     now = None  # time is real
@@ -64,17 +70,34 @@ class FlowerTransport:
     def _evaluated(
         self, requests: EvaluateRequests, envelopes: Mapping[int, Envelope], rejected: dict[int, str]
     ) -> Replies:
-        found: dict[int, tuple[float, float]] = {}
+        found: dict[int, Mapping[str, tuple[float, float]]] = {}
         for client, envelope in envelopes.items():
             try:
-                found[client] = _accuracy(envelope.get("blob"), requests.round, client)
+                found[client] = self._metrics(envelope.get("blob"), requests.round, client)
             except WireError as error:
                 rejected[client] = str(error)
         for client, why in sorted(rejected.items()):
             self.mailbox.log(f"rejected: evaluation by client {client}: {why}")
-        unknown = (np.nan, np.nan)
-        sums, weights = np.array([found.get(client, unknown) for client in requests.clients.tolist()]).reshape(-1, 2).T
-        return Replies(metrics={ACCURACY: (sums, weights)}, rejected=rejected)
+        metrics: dict[str, tuple[Sums, Sums]] = {}
+        for name in self.objective.metrics:
+            pairs = [found[client][name] if client in found else UNKNOWN for client in requests.clients.tolist()]
+            sums, weights = np.array(pairs).reshape(-1, 2).T
+            metrics[name] = sums, weights
+        return Replies(metrics=metrics, rejected=rejected)
+
+    def _metrics(self, blob: object, round_: int, client: int) -> Mapping[str, tuple[float, float]]:
+        """The sums and weights in an encoded `EvaluateReply`; those of shares are checked to be some."""
+        if not isinstance(blob, bytes):
+            raise WireError("an evaluation without a reply")
+        reply = EvaluateReply.from_bytes(blob, Limits())
+        if (reply.round, reply.client) != (round_, client):
+            raise WireError(f"it replied for client {reply.client}, round {reply.round}")
+        for name, metric in self.objective.metrics.items():
+            total, weight = reply.metrics.get(name, (0.0, -1.0))
+            needed = name == self.objective.merit
+            if weight < 0 or (needed and not weight) or (metric.share and not 0 <= total <= weight):
+                raise WireError(f"it reports no valid {name}")
+        return reply.metrics
 
     def start(self) -> None:
         """There is nothing to start."""
@@ -91,16 +114,3 @@ class FlowerTransport:
 
     def checkpointed(self) -> None:
         """Nothing to do."""
-
-
-def _accuracy(blob: object, round_: int, client: int) -> tuple[float, float]:
-    """The sum and weight in an encoded `EvaluateReply`."""
-    if not isinstance(blob, bytes):
-        raise WireError("an evaluation without a reply")
-    reply = EvaluateReply.from_bytes(blob, Limits())
-    if (reply.round, reply.client) != (round_, client):
-        raise WireError(f"it replied for client {reply.client}, round {reply.round}")
-    total, weight = reply.metrics.get(ACCURACY, (0.0, 0.0))
-    if not 0 <= total <= weight or not weight:
-        raise WireError("it reports no valid accuracy")
-    return total, weight

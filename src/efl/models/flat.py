@@ -11,11 +11,14 @@ Vectors travel on the CPU; rows in training and the module itself live on the mo
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from efl.errors import UserError
+from efl.models.outputs import answer, tensor_of
 from efl.models.selection import Names, Selection
 from efl.models.vectors import flatten, lay_out, split
 
@@ -106,14 +109,18 @@ class FlatModel:
                     view.copy_(found)
                     owner._buffers[leaf] = view
 
-    def outputs(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
-        """What the model at ``w``, or at a whole one, answers to ``x``, in evaluation mode."""
-        w, buffers, x = (tensor.to(self.device) for tensor in (self.whole(w), buffers, x))
+    def answers(self, w: Tensor, buffers: Tensor, x: Any) -> Any:
+        """What the model at ``w``, or at a whole one, returns for ``x``, in evaluation mode, on the CPU."""
+        w, buffers = self.whole(w).to(self.device), buffers.to(self.device)
         self.place(*self.views(w, buffers))
         self.module.eval()
         with torch.no_grad():
-            result: Tensor = self.module(x)
-        return result.cpu()
+            found = answer(self.module, tree_map_only(Tensor, lambda tensor: tensor.to(self.device), x))
+        return tree_map_only(Tensor, lambda tensor: tensor.cpu(), found)
+
+    def outputs(self, w: Tensor, buffers: Tensor, x: Any) -> Tensor:
+        """The tensor among these that a loss takes."""
+        return tensor_of(self.answers(w, buffers, x))
 
     def module_at(self, w: Tensor, buffers: Tensor) -> nn.Module:
         """An independent module with these weights, for the user to keep, on the CPU."""

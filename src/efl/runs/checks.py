@@ -1,37 +1,68 @@
-"""Checks before a run: whether the model fits the data."""
+"""Checks before a run: whether model, data, loss and metrics fit each other."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from efl.algorithms import Algorithm
 from efl.errors import UserError, first_line
 from efl.federation import Federation
 from efl.models import FlatModel
 from efl.rng import seeded_torch
 from efl.training.backends.selection import Eager
+from efl.training.inputs import each
+from efl.training.tasks import Objective
+
+FIRST = 0  # the client whose first mini-batch is tried
 
 
-def check_fit(model: FlatModel, federation: Federation, batch_size: int) -> None:
-    """Raise `UserError` if the model cannot be trained on the data."""
-    x, y = (part[None].to(model.device) for part in federation.batch(torch.arange(batch_size) % len(federation.x)))
-    answer_shape = (*y.shape[1:], federation.classes)
+def check_fit(
+    model: FlatModel, federation: Federation, batch_size: int, objective: Objective, algorithm: Algorithm
+) -> None:
+    """Raise `UserError` if the model cannot be trained on the data, or what comes of it cannot be measured."""
+    check_targets(federation, objective)
+    if getattr(algorithm, "fisher", None) == "true" and not objective.task.has_likelihood:
+        raise UserError("algorithm.fisher = 'true' draws targets from the model; with a loss of your own use 'running'")
+    samples = federation.train[FIRST]
+    x, y = federation.batch(torch.from_numpy(samples[np.arange(batch_size) % len(samples)]))
     try:
-        outputs = model.outputs(model.w, model.buffers, x[0])
-        with seeded_torch(0):
-            if _fits(outputs, answer_shape):
-                Eager(model).rows(model.w, 1).gradient(1, x, y)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = first_line(error)
+        outputs = objective.task.read(model.answers(model.w, model.buffers, x))
+        problem = objective.task.misfit(outputs, y, federation.classes)
+        if problem is None:
+            _check_loss(objective.task.loss(outputs, y))
+            with seeded_torch(0):
+                alone = each(lambda tensor: tensor[None].to(model.device), x)
+                Eager(model, task=objective.task).rows(model.w, 1).gradient(1, alone, y[None].to(model.device))
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's model or loss does
         shape = (batch_size, *federation.input_shape)
-        raise UserError(f"the model cannot be trained on batches of shape {shape}: {reason}") from None
-    if not _fits(outputs, answer_shape):
-        raise UserError(
-            f"the model gives outputs of shape {tuple(outputs.shape[1:])}; "
-            f"the data, with {federation.classes} classes, need {answer_shape[1:]}"
-        )
+        raise UserError(f"the model cannot be trained on batches of shape {shape}: {first_line(error)}") from None
+    if problem is not None:
+        raise UserError(problem)
+    objective.of_client(outputs, y, FIRST)
 
 
-def _fits(outputs: Tensor, expected: tuple[int, ...]) -> bool:
-    """Whether the outputs have a score for every class, at every position if there are several."""
-    return outputs.dim() == len(expected) and outputs.shape[:-1] == expected[:-1] and outputs.shape[-1] >= expected[-1]
+def check_targets(federation: Federation, objective: Objective) -> None:
+    """Raise `UserError` naming the first client with targets that the task cannot use."""
+    found = objective.task.bad_target(federation.y, federation.classes)
+    if found is None:
+        return
+    sample, problem = found
+    for client, (train, test) in enumerate(zip(federation.train, federation.test, strict=True)):
+        if sample in train or sample in test:
+            raise UserError(f"client {client} has {problem}")
+    raise UserError(f"the data have {problem}")
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, Tensor):
+        raise UserError(f"the loss returns a {type(loss).__name__}; return a tensor that can be differentiated")
+    if loss.numel() != 1:
+        raise UserError(f"the loss returns a tensor of shape {tuple(loss.shape)}; return one number, such as its mean")
+    if not bool(torch.isfinite(loss).all()):
+        raise UserError(f"the loss is {float(loss)} on the first batch of client {FIRST}; check loss, data and model")

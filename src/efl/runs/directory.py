@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from efl.config import Experiment, parse, read_toml
+from efl.config import Experiment, parse
 from efl.errors import UserError
 from efl.runs.records import with_aliases
+from efl.settings import read_toml
 from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]

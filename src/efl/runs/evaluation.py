@@ -6,7 +6,7 @@ By default evaluation takes about 10 % of a run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,14 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from efl.client.evaluation import ACCURACY, EvaluateRequests, Personalisation
+from efl.client.evaluation import EvaluateRequests, Personalisation
 from efl.config import TrainingSection
 from efl.rng import Purpose, stream
 from efl.runs.directory import Record
 from efl.server.coordinator import Coordinator
+from efl.training.tasks import Objective
 from efl.wire import encode
 
-Accuracies = NDArray[np.float64]
+Values = NDArray[np.float64]  # of a metric, by client; NaN where it is unknown
+Scores = Mapping[str, Values]  # by the name of the metric
 
 SHARE = 0.05  # of a run, for evaluations of the global model, and of personalised models
 USUAL = 10  # rounds between two evaluations, where nothing speaks for more
@@ -87,30 +89,32 @@ class Evaluator:
 
     coordinator: Coordinator
     schedule: EvaluationSchedule
-    _last: tuple[Tensor, Tensor, Accuracies] | None = field(default=None, init=False)
+    objective: Objective
+    _last: tuple[Tensor, Tensor, Scores] | None = field(default=None, init=False)
 
     def evaluate(self, round_: int) -> Record:
         """What is due after a round."""
-        accuracies = self.accuracies(round_)
-        known = np.isfinite(accuracies)  # clients on other machines may be out of reach
+        merit, scores = self.objective.merit, self.scores(round_)
+        values = scores[merit]
+        known = np.isfinite(values)  # clients on other machines may be out of reach
         if not known.any():
             return {}
-        scores: Record = {"accuracy": float(accuracies[known].mean()), "worst_decile": worst_decile(accuracies[known])}
+        found = self._means(scores)
         coordinator = self.coordinator
         if (own := coordinator.algorithm.server_model(coordinator.server)) is not None:
             request = EvaluateRequests(round_, np.arange(self.schedule.clients), own, coordinator.buffers)
-            scores["server_accuracy"] = mean(self._collected(request)[known])
+            found[f"server_{merit}"] = mean(self._collected(request)[merit][known])
         members = coordinator.members
         if not members.fixed:
-            scores["member_accuracy"] = mean(accuracies[known & members.objective(round_)])
+            found[f"member_{merit}"] = mean(values[known & members.objective(round_)])
             arrives = members.calendar.arrives
             arrived = np.unique(arrives[known & (arrives <= round_)]).tolist()
-            groups = {since: accuracies[known & (arrives == since)] for since in arrived}
-            scores["accuracy_by_arrival"] = {str(since): mean(group) for since, group in groups.items()}
-        return scores | (self.evaluate_personalised(round_) if self.schedule.personalised_due(round_ + 1) else {})
+            groups = {since: values[known & (arrives == since)] for since in arrived}
+            found[f"{merit}_by_arrival"] = {str(since): mean(group) for since, group in groups.items()}
+        return found | (self.evaluate_personalised(round_) if self.schedule.personalised_due(round_ + 1) else {})
 
-    def accuracies(self, round_: int) -> Accuracies:
-        """Every client's test accuracy with the global model, NaN if unknown; the same model is evaluated once."""
+    def scores(self, round_: int) -> Scores:
+        """Every client's metrics of the global model, NaN if unknown; the same model is evaluated once."""
         coordinator = self.coordinator
         w, buffers = coordinator.algorithm.evaluated_model(coordinator.server), coordinator.buffers
         last = None if len(coordinator.model.personal) else self._last  # personal layers may have changed since
@@ -120,7 +124,7 @@ class Evaluator:
         return last[2]
 
     def evaluate_personalised(self, round_: int) -> Record:
-        """Mean and worst decile of the accuracy that clients' personalised models have on their own test data.
+        """Means, and the worst decile, of the metrics that clients' personalised models have on their own test data.
 
         That is a client's personalised model after another round of work, or the global one after E steps of SGD. An
         observer's view: nothing is stored or billed.
@@ -137,33 +141,38 @@ class Evaluator:
                 {name: encode(part, plain) for name, part in parts.items()},
                 {client: encode(part, plain) for client, part in alone.items() if part is not None},
             )
-        found = self._collected(EvaluateRequests(round_, clients, server.w, coordinator.buffers, how))
-        found = found[np.isfinite(found)]
-        return (
-            {"personalised_accuracy": mean(found), "personalised_worst_decile": worst_decile(found)}
-            if len(found)
-            else {}
-        )
+        scores = self._collected(EvaluateRequests(round_, clients, server.w, coordinator.buffers, how))
+        return {f"personalised_{name}": value for name, value in self._means(scores).items() if name != "metric"}
 
-    def _collected(self, requests: EvaluateRequests) -> Accuracies:
+    def _means(self, scores: Scores) -> Record:
+        """Of every metric over the clients where it is known, and the worst decile of the first; nothing of nothing."""
+        known = {name: values[np.isfinite(values)] for name, values in scores.items()}
+        if not len(of_merit := known[self.objective.merit]):
+            return {}
+        first: Record = {self.objective.merit: mean(of_merit)}
+        worst = worst_decile(of_merit, higher_is_better=self.objective.higher_is_better)
+        others = {name: mean(values) for name, values in known.items() if name != self.objective.merit}
+        return {**first, "worst_decile": worst, **others, "metric": self.objective.merit}
+
+    def _collected(self, requests: EvaluateRequests) -> Scores:
         transport = self.coordinator.transport
         transport.send(requests)
-        sums, weights = transport.collect(self.coordinator.round_end).metrics[ACCURACY]
+        metrics = transport.collect(self.coordinator.round_end).metrics
         with np.errstate(invalid="ignore", divide="ignore"):
-            accuracies: Accuracies = sums / weights
-        return accuracies
+            return {name: metrics[name][0] / metrics[name][1] for name in self.objective.metrics}
 
 
-def worst_decile(accuracies: Sequence[float] | Accuracies) -> float:
-    """Mean accuracy of the worst tenth of the clients (at least one).
+def worst_decile(values: Sequence[float] | Values, *, higher_is_better: bool = True) -> float:
+    """Mean of a metric over the worst tenth of the clients (at least one).
 
     >>> worst_decile([0.1] + [0.9] * 19)
     0.5
     """
-    ordered = np.sort(np.asarray(accuracies))
-    return float(ordered[: -(-len(ordered) // 10)].mean())
+    ordered = np.sort(np.asarray(values))
+    worst = -(-len(ordered) // 10)
+    return float((ordered[:worst] if higher_is_better else ordered[-worst:]).mean())
 
 
-def mean(values: Accuracies) -> float | None:
+def mean(values: Values) -> float | None:
     """The mean, or None of nothing."""
     return float(values.mean()) if len(values) else None

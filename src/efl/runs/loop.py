@@ -20,7 +20,7 @@ from efl.runs.directory import MetricsFile, Record, RunDirectory
 from efl.runs.evaluation import Evaluator
 from efl.runs.records import with_aliases
 from efl.runs.setup import Setup
-from efl.runs.summary import summary_of
+from efl.runs.summary import reaches, summary_of
 from efl.server.records import RoundRecord
 
 
@@ -62,7 +62,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.coordinator = self.setup.coordinator(self.directory.state if self.directory else None)
-        self.evaluator = Evaluator(self.coordinator, self.setup.evaluation)
+        self.evaluator = Evaluator(self.coordinator, self.setup.evaluation, self.setup.objective)
         self.training = self.setup.experiment.training
         self.diverged: str | None = None
         self._metrics: MetricsFile | None = None
@@ -104,8 +104,8 @@ class Run:
         self._metrics = MetricsFile(self.directory.metrics, self.history)
 
     def _finished(self) -> bool:
-        target = self.training.target_accuracy
-        reached = target is not None and bool(self.history) and (self.history[-1].get("accuracy") or 0.0) >= target
+        target = self.training.aim
+        reached = bool(self.history) and reaches(self.setup.objective, self.history[-1], target)
         return self.diverged is not None or reached or len(self.history) >= self.training.rounds
 
     def _keep(self, result: RoundRecord, began: float) -> None:
@@ -125,13 +125,13 @@ class Run:
 
     def _end(self, began: float) -> Record:
         """Evaluate what was not yet, and write the model and the summary."""
-        history, seconds = self.history, time.perf_counter() - began
+        history, seconds, merit = self.history, time.perf_counter() - began, self.setup.objective.merit
         wanted = self.training.evaluate_personalised_every != "never"
-        if wanted and history and not any("personalised_accuracy" in record for record in history):
+        if wanted and history and not any(f"personalised_{merit}" in record for record in history):
             # Stopped before the first evaluation of personalised models: do it now.
             history[-1] = with_aliases(history[-1] | self.evaluator.evaluate_personalised(history[-1]["round"]))
-        accuracies = self.evaluator.accuracies(max(len(history) - 1, 0))
-        summary = summary_of(self.setup, self.coordinator, history, accuracies, seconds, self.diverged)
+        scores = self.evaluator.scores(max(len(history) - 1, 0))
+        summary = summary_of(self.setup, self.coordinator, history, scores, seconds, self.diverged)
         if self.directory is not None:
             self.save_model()
             self.directory.write_summary(summary)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from efl.algorithms import Algorithm, FedPer, codec_table, create, find, name_of, transform_tables
+from efl.algorithms import Algorithm, codec_table, create, find, name_of, transform_tables
 from efl.algorithms.transform import fit
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
@@ -22,14 +20,17 @@ from efl.errors import UserError
 from efl.federation import Federation
 from efl.federation.sources import find_source
 from efl.fleet import Fleet
-from efl.models import FlatModel, Names, Task
+from efl.models import FlatModel, Task
 from efl.models import build as build_network
 from efl.plugins import load_plugin
 from efl.processes import single_threaded
 from efl.rng import Purpose, torch_seed
 from efl.runs.checks import check_fit
 from efl.runs.data import DataCache, data_resolved
+from efl.runs.device import device_named
 from efl.runs.evaluation import EvaluationSchedule
+from efl.runs.learning import NAMED, Learning
+from efl.runs.network import flat_model
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
 from efl.server.membership import membership_of
@@ -38,7 +39,9 @@ from efl.server.round_end import RoundEnd
 from efl.server.sampling import SAMPLERS
 from efl.settings import make
 from efl.training.backends.selection import Backend, select_backend
-from efl.training.schedules import schedule
+from efl.training.optimisers import Optimiser
+from efl.training.schedules import Schedule, schedule
+from efl.training.tasks import Objective
 from efl.training.trainer import Trainer
 from efl.transport.local import LocalTransport
 from efl.transport.torchrun import RankedHosts, ranks, serve
@@ -82,6 +85,16 @@ class Setup(ABC):
         """A coordinator with a transport to its clients, which keep their rows in the file ``state``."""
 
     @property
+    def objective(self) -> Objective:
+        """What clients minimise, and what they report."""
+        return NAMED.objective(self.experiment.training)
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """How clients step."""
+        return NAMED.stepping(self.experiment.training)
+
+    @property
     def training(self) -> TrainingSettings:
         """What all rounds have in common."""
         training = self.experiment.training
@@ -90,9 +103,10 @@ class Setup(ABC):
             training.local_steps,
             training.batch_size,
             training.learning_rate,
-            schedule(training.schedule, training.decay, training.local_steps),
+            _schedule(self.experiment),
             training.restart,
             training.seed,
+            self.optimiser,
         )
 
 
@@ -102,6 +116,17 @@ class LocalSetup(Setup):
 
     federation: Federation
     backend: Backend
+    learning: Learning = NAMED
+
+    @cached_property
+    def objective(self) -> Objective:
+        """What clients minimise, and what they report."""
+        return self.learning.objective(self.experiment.training, self.federation.y)
+
+    @cached_property
+    def optimiser(self) -> Optimiser:
+        """How clients step."""
+        return self.learning.stepping(self.experiment.training)
 
     @property
     def model(self) -> FlatModel:
@@ -154,7 +179,8 @@ class LocalSetup(Setup):
         """The model and the data to train it on."""
         training, engine = self.experiment.training, self.experiment.engine
         rows = rows_at_once(self.backend, training.cohort) if engine.rows == "auto" else engine.rows
-        return Trainer(self.backend, self.federation, training.seed, rows)
+        trainer = Trainer(self.backend, self.federation, training.seed, rows)
+        return replace(trainer, metrics=self.objective.metrics, optimiser=self.optimiser)
 
     @property
     def workers(self) -> int:
@@ -173,6 +199,7 @@ def build(
     algorithm: Algorithm | None = None,
     fleet: Fleet | None = None,
     data: DataCache | None = None,
+    learning: Learning = NAMED,
 ) -> LocalSetup:
     """Build what ``experiment`` names, taking the user's own objects where given, and data from ``data``.
 
@@ -192,7 +219,7 @@ def build(
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
     algorithm = fit(algorithm, len(federation), experiment.training.cohort)
-    experiment = resolved(experiment, algorithm, fleet)
+    experiment = resolved(experiment.with_values(training=learning.described()), algorithm, fleet)
     fleet.check(len(federation), experiment.training.seed)
     name = CUSTOM if module is not None else _network_name(experiment, federation)
     if module is None:
@@ -200,22 +227,12 @@ def build(
         module = build_network(name, task, torch_seed(experiment.training.seed, Purpose.MODEL))
     experiment = experiment.with_values(model={"name": name})
     model = flat_model(module, experiment, algorithm, device_named(experiment.engine.device))
-    batch_size = experiment.training.batch_size
-    check_fit(model, federation, batch_size)
-    backend = select_backend(model, federation, batch_size, native=experiment.engine.compile)
-    return LocalSetup(experiment, algorithm, fleet, federation, backend)
-
-
-def flat_model(
-    module: nn.Module, experiment: Experiment, algorithm: Algorithm, device: torch.device | str = "cpu"
-) -> FlatModel:
-    """The network as a vector, without what the experiment freezes and what it or the algorithm leaves to clients."""
-    names, wanted = Names(module), experiment.model
-    names.check(wanted.trainable, "model.trainable")
-    names.check(wanted.personal, "model.personal")
-    if isinstance(algorithm, FedPer):
-        names.check(algorithm.layers, "algorithm.layers")
-    return FlatModel(module, device, wanted.trainable, [*wanted.personal, *algorithm.personal_layers])
+    batch_size, objective = experiment.training.batch_size, learning.objective(experiment.training, federation.y)
+    learning.stepping(experiment.training)
+    check_fit(model, federation, batch_size, objective, algorithm)
+    native = experiment.engine.compile
+    backend = select_backend(model, federation, batch_size, native=native, task=objective.task)
+    return LocalSetup(experiment, algorithm, fleet, federation, backend, learning)
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:
@@ -228,24 +245,16 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
 
 def resolved(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:
     """The experiment with every setting of its algorithm and fleet; its schedule is checked, too."""
-    schedule(experiment.training.schedule, experiment.training.decay, experiment.training.local_steps)
+    _schedule(experiment)
     named = {"name": _name(experiment, algorithm), **_settings(algorithm)}
     transforms = tuple(Transformation(**table) for table in transform_tables(algorithm))
     described = {"algorithm": named, "transform": transforms, "codec": codec_table(algorithm)}
     return experiment.model_copy(update={**described, "fleet": _settings(fleet)})
 
 
-def device_named(name: str) -> torch.device:
-    """The device to compute on; ``cuda`` without a number is the one of this process among those torchrun started."""
-    if name == "cpu":
-        return torch.device(name)
-    if not torch.cuda.is_available():
-        raise UserError(f"engine.device is {name!r}, but PyTorch finds no CUDA device here; use 'cpu'")
-    count = torch.cuda.device_count()
-    number = int(name.partition(":")[2] or int(os.environ.get("LOCAL_RANK", 0)) % count)
-    if number >= count:
-        raise UserError(f"engine.device is {name!r}, but there are only {count} CUDA devices here, counted from 0")
-    return torch.device("cuda", number)
+def _schedule(experiment: Experiment) -> Schedule:
+    training = experiment.training
+    return schedule(training.schedule, training.decay, training.local_steps, training.rounds, training.warmup)
 
 
 def _fleet(experiment: Experiment) -> Fleet:

@@ -117,8 +117,8 @@ class Coordinator:
         shares = self.table.shares
         clients = remembered_clients(shares, training.cohort)
         coarseness = self.byte_control.coarseness(effective_cohort(shares, training.cohort))
-        steps, batch = training.local_steps, training.batch_size
-        return RoundSettings(round_, eta, steps, batch, self.plain.layout, clients, coarseness)
+        steps, batch, layout = training.local_steps, training.batch_size, self.plain.layout
+        return RoundSettings(round_, eta, steps, batch, layout, clients, coarseness, training.optimiser)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that rounds change, but for what the transport keeps."""

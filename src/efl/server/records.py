@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from efl.server.membership import Change
+from efl.training.optimisers import PLAIN_SGD, Optimiser
 from efl.training.schedules import Schedule
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What all rounds have in common: cohort size, E, B, η, its schedule, whether that restarts, and the seed."""
+    """What all rounds have in common: cohort, E, B, η, its schedule, whether that restarts, seed, optimiser."""
 
     cohort: int
     local_steps: int
@@ -20,6 +21,7 @@ class TrainingSettings:
     schedule: Schedule
     restart: bool
     seed: int
+    optimiser: Optimiser = PLAIN_SGD
 
 
 @dataclass(frozen=True)

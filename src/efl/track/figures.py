@@ -84,7 +84,7 @@ def byte_stacks(history: Sequence[Record]) -> list[Stack]:
 
 
 def curve_panels(groups: Mapping[str, Sequence[Sequence[Record]]]) -> list[Panel]:
-    """Accuracy and loss over rounds, over bytes, and over simulated time where rounds take some.
+    """The figure of merit and the loss over rounds, over bytes, and over simulated time where rounds take some.
 
     ``groups`` has the histories of every label's seeds.
     """
@@ -92,17 +92,24 @@ def curve_panels(groups: Mapping[str, Sequence[Sequence[Record]]]) -> list[Panel
     if any("simulated_seconds" in run[-1] for histories in groups.values() for run in histories if run):
         axes.append(("simulated time", "hours"))
     panels: list[Panel] = []
-    for key, y_label in (("accuracy", "mean accuracy"), ("train_loss", "training loss")):
+    merit = _merit(groups)
+    for key, y_label in ((merit, f"mean {merit}"), ("train_loss", "training loss")):
         for over, x_label in axes:
             series: list[Series] = []
             for i, (name, histories) in enumerate(groups.items()):
                 colour = COLOURS[i % len(COLOURS)]
                 series += _series(name, histories, key, over, colour)
-                if key == "accuracy":
+                if key == merit:
                     label = f"{name}, personalised"
-                    series += _series(label, histories, "personalised_accuracy", over, colour, dashed=True)
+                    series += _series(label, histories, f"personalised_{merit}", over, colour, dashed=True)
             panels.append(Panel(f"{y_label} over {over}", x_label, y_label, series))
     return panels
+
+
+def _merit(groups: Mapping[str, Sequence[Sequence[Record]]]) -> str:
+    """The metric that evaluated rounds are judged by; older records have accuracy."""
+    named = (record["metric"] for runs in groups.values() for run in runs for record in run if "metric" in record)
+    return next(named, "accuracy")
 
 
 def participation(history: Sequence[Record], clients: int, local_steps: int) -> Participation:

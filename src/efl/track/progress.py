@@ -17,7 +17,7 @@ from efl.runs.directory import Record
 from efl.runs.loop import Observer
 from efl.runs.records import with_aliases
 from efl.runs.setup import Setup
-from efl.track.text import bytes_text, change_lines, duration, number, percent
+from efl.track.text import bytes_text, change_lines, duration, merit, number
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def batch_progress(console: Console, total: int, *, quiet: bool = False) -> Iter
             )
     else:
         yield lambda job, summary: console.print(
-            f"{job.label}, seed {summary['seed']}: best {percent(summary['bmta_global'])}", soft_wrap=True, markup=False
+            f"{job.label}, seed {summary['seed']}: best {_best(summary)}", soft_wrap=True, markup=False
         )
 
 
@@ -80,13 +80,18 @@ def run_with_progress(
         return run_jobs(jobs, workers, done)
 
 
+def _best(summary: Record) -> str:
+    return merit(summary["bmta_global"], summary.get("metric_is_share", True))
+
+
 class _Totals:
     """What has happened so far, as the displays tell it."""
 
-    def __init__(self, history: Sequence[Record]) -> None:
+    def __init__(self, setup: Setup, history: Sequence[Record]) -> None:
+        self.name, self.share = setup.objective.merit, setup.objective.share
         self.up = self.down = 0
         self.kinds: Counter[str] = Counter()
-        self.accuracy: float | None = None
+        self.merit: float | None = None
         self.loss: float | None = None
         self.last: Record = {}
         for record in history:
@@ -98,14 +103,15 @@ class _Totals:
         self.down += record["bytes_down"]
         for kinds in record.get("bytes", {}).values():
             self.kinds.update(kinds)
-        self.accuracy = record.get("accuracy", self.accuracy)
+        self.merit = record.get(self.name, self.merit)
         self.loss = record["train_loss"] if record["train_loss"] is not None else self.loss
         self.last = record
 
     def state(self) -> str:
         last = self.last
         clients = f"{last.get('complete', 0)}/{last.get('partial', 0)}/{last.get('dropped', 0)}"
-        return f"accuracy {percent(self.accuracy):>7}  loss {number(self.loss)}  complete/partial/dropped {clients}"
+        found = f"{self.name} {merit(self.merit, self.share):>7}  loss {number(self.loss)}"
+        return f"{found}  complete/partial/dropped {clients}"
 
     def bytes(self) -> str:
         return f"↑ {bytes_text(self.up)}  ↓ {bytes_text(self.down)}"
@@ -137,7 +143,7 @@ class LiveProgress:
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Show the bar, at the round the run stands at."""
         name, rounds = setup.experiment.algorithm_name, setup.experiment.training.rounds
-        self.totals = _Totals(history)
+        self.totals = _Totals(setup, history)
         self.task = self.bar.add_task(name, total=rounds, completed=len(history), bytes=self.totals.bytes())
         self.live.start()
         self._show()
@@ -178,7 +184,7 @@ class PlainProgress:
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Say what begins, or goes on."""
         experiment = setup.experiment
-        self.totals, self.rounds = _Totals(history), experiment.training.rounds
+        self.totals, self.rounds = _Totals(setup, history), experiment.training.rounds
         what = f"{experiment.algorithm_name} on {setup.dataset}, {setup.clients} clients"
         resumed = f", resumed after round {len(history)}" if history else ""
         compiled = ", compiled" if setup.backend_name == "native" else ""
@@ -194,7 +200,7 @@ class PlainProgress:
             self.say(f"rejected: client {client}: {why}")
         if record.get("server_state_reset"):
             self.say("all replies rejected for several rounds: server state reset, model weights kept")
-        if self.every_round or "accuracy" in record:
+        if self.every_round or self.totals.name in record:
             progress = f"round {record['round'] + 1}/{self.rounds}"
             self.say(f"{progress}  {self.totals.state()}  {self.totals.bytes()}{self.totals.time()}")
 

@@ -25,7 +25,7 @@ from efl.track.figures import (
 )
 from efl.track.plots import SILENT, draw_panels, draw_participation, draw_stacks
 from efl.track.tables import comparison_rows, summary_rows
-from efl.track.text import change_lines, percent
+from efl.track.text import change_lines, merit
 from efl.wire.ledger import KINDS
 
 CAPTION = (
@@ -95,8 +95,8 @@ def write_comparison(path: Path, runs: Mapping[str, Sequence[RunDirectory]]) -> 
 def _lead(summary: Record) -> str:
     if summary["diverged"]:
         return f"<p class='warn'>Diverged: {html.escape(str(summary['diverged_reason']))}.</p>"
-    best = percent(summary["bmta_global"])
-    return f"<p class='lead'>Best mean test accuracy of the global model: <b>{best}</b>.</p>"
+    name, best = summary.get("metric", "accuracy"), merit(summary["bmta_global"], summary.get("metric_is_share", True))
+    return f"<p class='lead'>Best mean test {html.escape(name)} of the global model: <b>{best}</b>.</p>"
 
 
 def _table(header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:

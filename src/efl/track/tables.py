@@ -1,16 +1,17 @@
 """Tables: one run's summary, and several runs side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
 from rich.table import Table
 
-from efl.track.text import bytes_text, duration, mean_and_deviation, number, outcome, percent
+from efl.track.text import bytes_text, duration, mean_and_deviation, merit, number, outcome
 
 Summary = Mapping[str, Any]
 
 NEARLY_BEST = 0.9
+ACCURACY = "accuracy"
 
 
 def summary_table(summary: Summary) -> Table:
@@ -26,19 +27,40 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     simulated = summary.get("simulated_seconds")
     to_target = summary.get("seconds_to_target")
     reached = f", {duration(to_target)} to the target" if to_target is not None else ""
+    name, share = summary.get("metric", ACCURACY), summary.get("metric_is_share", True)
+    final, worst = _final(summary), _worst(summary)
     return [
         ("algorithm", f"{summary['algorithm']} on {summary['dataset']}, seed {summary['seed']}"),
         ("ended", outcome(summary)),
-        ("best mean accuracy, global model", percent(summary["bmta_global"])),
-        ("best mean accuracy, personalised models", percent(summary["bmta_local"])),
-        ("final mean accuracy", percent(summary["final_mean_accuracy"])),
-        ("worst tenth of clients", percent(summary["worst_decile_accuracy"])),
+        (f"best mean {name}, global model", merit(summary["bmta_global"], share)),
+        (f"best mean {name}, personalised models", merit(summary["bmta_local"], share)),
+        (f"final mean {name}", merit(final, share)),
+        *((f"final mean {other}", f"{value:.4g}") for other, value in _others(summary).items()),
+        ("worst tenth of clients", merit(worst, share)),
         ("training loss", number(summary["train_loss"])),
         ("bytes up / down", f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}"),
         ("time", f"{summary['seconds']:.1f} s, {summary['samples_per_second']:,.0f} samples/s"),
         *([("simulated time", duration(simulated) + reached)] if simulated is not None else []),
         ("model", f"{summary['parameters']:,} parameters, sha256 {summary['model_sha256'][:12]}"),
     ]
+
+
+def _final(summary: Summary) -> float | None:
+    """The figure of merit at the end; older summaries have accuracy alone."""
+    found: float | None = summary["final_mean"] if "final_mean" in summary else summary["final_mean_accuracy"]
+    return found
+
+
+def _worst(summary: Summary) -> float | None:
+    """The same of the worst tenth of the clients."""
+    found: float | None = summary["worst_decile"] if "worst_decile" in summary else summary["worst_decile_accuracy"]
+    return found
+
+
+def _others(summary: Summary) -> dict[str, float]:
+    """All metrics but the first."""
+    found = summary.get("final_metrics", {})
+    return {name: value for name, value in found.items() if name != summary.get("metric") and value is not None}
 
 
 def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
@@ -54,17 +76,20 @@ def comparison_table(groups: Mapping[str, Sequence[Summary]]) -> Table:
 
 
 def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows as text; accuracies in percent."""
-    target = _target([run for runs in groups.values() for run in runs])
-    header = ["algorithm", "global %", "personalised %", "final %", "worst %", "up", "down", "s"]
-    header += [f"bytes to {percent(target)}"] if target is not None else []
-    timed = any(run.get("seconds_to_target") is not None for runs in groups.values() for run in runs)
-    header += [f"time to {percent(target)}"] if timed and target is not None else []
-    accuracies = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy")
+    """Header and rows as text; shares in percent."""
+    every = [run for runs in groups.values() for run in runs]
+    share = all(run.get("metric_is_share", True) for run in every)
+    target = _target(every)
+    unit = "%" if share else next(iter(every), {}).get("metric", "")
+    header = ["algorithm", *(f"{what} {unit}" for what in ("global", "personalised", "final", "worst"))]
+    header += ["up", "down", "s"]
+    header += [f"bytes to {merit(target, share)}"] if target is not None else []
+    timed = any(run.get("seconds_to_target") is not None for run in every)
+    header += [f"time to {merit(target, share)}"] if timed and target is not None else []
     rows = [
         [
             name + _diverged(runs),
-            *(mean_and_deviation([run[key] for run in runs if run[key] is not None]) for key in accuracies),
+            *(mean_and_deviation([v for v in map(of, runs) if v is not None], share=share) for of in FIGURES),
             *(bytes_text(mean(run[key] for run in runs)) for key in ("bytes_up", "bytes_down")),
             f"{mean(run['seconds'] for run in runs):.0f}",
             *([_to_target(runs, target)] if target is not None else []),
@@ -76,15 +101,30 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
 
 
 def _target(runs: Sequence[Summary]) -> float | None:
-    """The accuracy that runs were to reach; where they had no aim, nine tenths of the best that any of them reached."""
+    """What runs were to reach; where they had no aim, nearly the best that any of them reached.
+
+    That is nine tenths of the best where more is better; where less is, ten ninths, or as much worse if it is negative.
+    """
     aims = [run["target_accuracy"] for run in runs if run.get("target_accuracy") is not None]
     reached = [run["bmta_global"] for run in runs if run["bmta_global"] is not None]
-    return max(aims) if aims else NEARLY_BEST * max(reached) if reached else None
+    best = max if _higher(runs) else min
+    if aims or not reached:
+        return best(aims) if aims else None
+    found: float = best(reached)
+    return found * (NEARLY_BEST if (found >= 0) == _higher(runs) else 1 / NEARLY_BEST)
+
+
+def _higher(runs: Sequence[Summary]) -> bool:
+    return all(run.get("higher_is_better", True) for run in runs)
 
 
 def _to_target(runs: Sequence[Summary], target: float) -> str:
     """The mean over seeds of the bytes both ways it took to get there; a dash if a seed never did."""
-    needed = [next((sent for sent, found in run["accuracy_over_bytes"] if found >= target), None) for run in runs]
+    sign = 1 if _higher(runs) else -1
+    needed = [
+        next((sent for sent, found in run["accuracy_over_bytes"] if sign * found >= sign * target), None)
+        for run in runs
+    ]
     known = [sent for sent in needed if sent is not None]
     return bytes_text(mean(known)) if len(known) == len(needed) else "–"
 
@@ -104,3 +144,12 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _diverged(runs: Sequence[Summary]) -> str:
     count = sum(run["diverged"] for run in runs)
     return f" ({count} of {len(runs)} diverged)" if count else ""
+
+
+# What a comparison shows of every run.
+FIGURES: tuple[Callable[[Summary], float | None], ...] = (
+    lambda run: run["bmta_global"],
+    lambda run: run["bmta_local"],
+    _final,
+    _worst,
+)

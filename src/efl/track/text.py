@@ -27,14 +27,27 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def mean_and_deviation(values: Sequence[float], digits: int = 1) -> str:
-    """Mean ± standard deviation of shares, in percent; a dash where there is nothing.
+def merit(value: float | None, share: bool = True) -> str:
+    """A figure of merit: a share in percent, any other number with four digits that count.
+
+    >>> merit(0.9374), merit(0.93741, share=False), merit(12.5, share=False), merit(None)
+    ('93.7 %', '0.9374', '12.5', '–')
+    """
+    return "–" if value is None else percent(value) if share else f"{value:.4g}"
+
+
+def mean_and_deviation(values: Sequence[float], digits: int = 1, *, share: bool = True) -> str:
+    """Mean ± standard deviation, of shares in percent; a dash where there is nothing.
 
     >>> mean_and_deviation([0.5, 0.7]), mean_and_deviation([0.5], digits=2), mean_and_deviation([])
     ('60.0 ± 14.1', '50.00', '–')
+    >>> mean_and_deviation([2.0, 4.0], share=False)
+    '3 ± 1.414'
     """
     if not values:
         return "–"
+    if not share:
+        return f"{mean(values):.4g}" + (f" ± {stdev(values):.4g}" if len(values) > 1 else "")
     deviation = f" ± {100 * stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{100 * mean(values):.{digits}f}{deviation}"
 
@@ -86,5 +99,5 @@ def outcome(summary: Mapping[str, Any]) -> str:
     if summary["diverged"]:
         return f"diverged after {summary['rounds']} rounds: {summary['diverged_reason']}"
     if summary.get("rounds_to_target"):
-        return f"target accuracy reached after {summary['rounds_to_target']} rounds"
+        return f"target {summary.get('metric', 'accuracy')} reached after {summary['rounds_to_target']} rounds"
     return f"{summary['rounds']} rounds"

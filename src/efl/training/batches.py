@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from efl.federation import Federation
 from efl.training.backends.rows import Rows
+from efl.training.inputs import each, in_rows
 
 FLOATS_AHEAD = 2**18  # of samples that are fetched at once
 
@@ -23,29 +25,33 @@ class BatchPrefetcher:
 
     def __init__(self, pool: Federation, indices: Tensor, rows: Rows) -> None:
         device, samples = rows.model.device, indices[0].numel()
-        self._x = _BlockCache(lambda some: pool.inputs_of(some).to(device), indices, samples * pool.x[0].numel())
-        labels = samples * pool.y[0].numel() * (pool.classes if rows.batched else 1)
+
+        def to_device(tensor: Tensor) -> Tensor:
+            return tensor.to(device)
+
+        self._x = _BlockCache(lambda some: each(to_device, pool.inputs_of(some)), indices, samples * pool.x[0].numel())
+        labels = samples * pool.y[0].numel() * (pool.classes if rows.batched and rows.task.plain else 1)
         self._y = _BlockCache(lambda some: rows.targets(pool.labels_of(some).to(device)), indices, labels)
 
-    def __call__(self, step: int, active: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, step: int, active: int) -> tuple[Any, Tensor]:
         """Samples (active, B, …) and labels of this step, for the first ``active`` clients."""
         x, y = self._x(step), self._y(step)
-        return (x, y) if active == x.shape[0] else (x[:active], y[:active])
+        return (x, y) if active == len(y) else (each(lambda tensor: tensor[:active], x), y[:active])
 
 
 class _BlockCache:
     """Something of every step, ``numbers`` in each, fetched for several steps at once."""
 
-    def __init__(self, fetch: Callable[[Tensor], Tensor], indices: Tensor, numbers: int) -> None:
+    def __init__(self, fetch: Callable[[Tensor], Any], indices: Tensor, numbers: int) -> None:
         self.fetch, self.indices = fetch, indices
         self.at_once = max(1, FLOATS_AHEAD // max(1, numbers))
         self._first = 0
-        self._block: tuple[Tensor, ...] = ()
+        self._block: tuple[Any, ...] = ()
 
-    def __call__(self, step: int) -> Tensor:
+    def __call__(self, step: int) -> Any:
         if not self._first <= step < self._first + len(self._block):
             self._first = step
-            self._block = self.fetch(self.indices[step : step + self.at_once]).unbind()
+            self._block = tuple(in_rows(self.fetch(self.indices[step : step + self.at_once])))
         return self._block[step - self._first]
 
 

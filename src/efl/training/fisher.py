@@ -6,17 +6,21 @@ a product of two small matrices. The third estimator, ``running``, needs no pass
 `efl.training.observers`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from efl.errors import UserError
 from efl.training.backends.rows import Rows
+from efl.training.inputs import each
+
+TINY = 1e-30
 
 
 def exact_fisher(
     rows: Rows,
-    x: Tensor,
+    x: Any,
     y: Tensor,
     weights: Tensor,
     labels: Literal["data", "model"] = "data",
@@ -25,18 +29,24 @@ def exact_fisher(
     """U (C, n) at ``rows.W`` from samples x (C, S, …), weighted (C, S); weights of a row sum to one.
 
     ``labels="data"`` is the empirical Fisher, ``labels="model"`` the true one, with labels drawn from the
-    model's own outputs, one seed per row.
+    model's own outputs, one seed per row. Where the task weighs samples, their squares count by those weights, too.
     """
-    x, y, weights = (tensor.to(rows.model.device) for tensor in (x, y, weights))
+    device, seeds = rows.model.device, seeds or [0] * len(y)
+    x, y, weights = each(lambda tensor: tensor.to(device), x), y.to(device), weights.to(device)
     if labels == "model":
-        y = _drawn_labels(rows, x, weights, seeds or [0] * len(x))
+        y = _drawn_labels(rows, x, y, weights, seeds)
+    if (counts := [rows.task.sample_weights(row) for row in y])[0] is not None:
+        counted = weights * torch.stack([row for row in counts if row is not None])
+        shares = counted * (weights.sum(1) / counted.sum(1).clamp(min=TINY)).unsqueeze(1)
+        weights = torch.where(weights > 0, shares.clamp(min=TINY), 0.0)  # 0 is for rows that are filled up
     return rows.squared_gradients(x, y, weights).cpu()
 
 
-def _drawn_labels(rows: Rows, x: Tensor, weights: Tensor, seeds: list[int]) -> Tensor:
+def _drawn_labels(rows: Rows, x: Any, y: Tensor, weights: Tensor, seeds: list[int]) -> Tensor:
+    if not rows.task.has_likelihood:
+        raise UserError("fisher = 'true' draws targets from the model; a loss of your own has no likelihood to draw by")
     with torch.no_grad():
         outputs = rows.outputs(x, weights)
-    draws = [torch.rand(outputs.shape[1:-1], generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-    uniform = torch.stack(draws).to(outputs.device)
-    below = outputs.softmax(-1).cumsum(-1) < uniform.unsqueeze(-1)
-    return below.sum(-1).clamp_(max=outputs.shape[-1] - 1)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    drawn = [rows.task.draw(*given) for given in zip(outputs, y, generators, strict=True)]
+    return torch.stack(drawn)

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efl.models.flat import FlatModel
+from efl.models.outputs import answer
 from efl.models.vectors import flatten
 from efl.training.backends.chain import qualified
-from efl.training.backends.rows import sample_losses
+from efl.training.tasks.base import Task
 
 FLOATS_AT_ONCE = 2**22  # of samples' gradients
 
@@ -34,16 +36,18 @@ class _Seen:
     outputs: Tensor
 
 
-def layer_by_layer(model: FlatModel, module: nn.Module, x: Tensor, y: Tensor, weights: Tensor) -> Tensor | None:
+def layer_by_layer(
+    model: FlatModel, module: nn.Module, task: Task, x: Any, y: Tensor, weights: Tensor
+) -> Tensor | None:
     """The weighted mean of squared gradients, (n,); None if the network has other layers than these."""
     layers = {name: layer for name, layer in module.named_modules() if _trained(layer)}
     if not all(_known(layer) for layer in layers.values()) or _shared(module):
         return None
     with _watched(layers) as seen:
-        outputs = module(x)
+        outputs = answer(module, x)
     if sorted(one.name for one in seen) != sorted(layers):
         return None  # a layer was used twice, or not at all
-    deltas = torch.autograd.grad(sample_losses(outputs, y).sum(), [one.outputs for one in seen])
+    deltas = torch.autograd.grad(task.sample_losses(task.read(outputs), y).sum(), [one.outputs for one in seen])
     squares: dict[str, Tensor] = {}
     with torch.no_grad():
         for one, delta in zip(seen, deltas, strict=True):

@@ -9,72 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from efl.errors import WireError
-from efl.layout import Layout
+from efl.errors import UserError, WireError
 from efl.models import FlatModel
 from efl.rng import Purpose
+from efl.training.assignment import NO_ROUND, Assignment
 from efl.training.backends.rows import Rows
 from efl.training.fisher import exact_fisher
+from efl.training.inputs import each
 from efl.training.observers import SquaredGradients
+from efl.training.round_settings import RoundSettings
 from efl.training.step import PLAIN, Step
 from efl.wire import Dense, Payload
 
 Parts = dict[str, Payload]
-FisherSamples = tuple[Tensor, Tensor, Tensor, list[int]]  # x (C, S, …), labels, weights (C, S), a seed per row
+FisherSamples = tuple[Any, Tensor, Tensor, list[int]]  # x (C, S, …), labels, weights (C, S), a seed per row
 
 SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
 HOME = torch.device("cpu")
-NO_ROUND = -1
-PERSONAL = "personal layers"  # the name of what stays with a client among the vectors it keeps
 
 
 def no_deadline() -> bool:
     """There is always time left."""
     return True
-
-
-@dataclass(frozen=True)
-class RoundSettings:
-    """What server and clients agree on for one round: τ, η_τ, E, B, and where the model's tensors lie.
-
-    ``clients`` is 1/Σ(p^k)², the number of clients if all had equal shares of the objective; 0 where they are too
-    unequal, or return too rarely, to be remembered (`effective_clients`).
-    ``coarseness`` says by how many quarters of an octave the steps of lattices are longer than usual.
-    """
-
-    round: int
-    eta: float
-    local_steps: int
-    batch_size: int
-    layout: Layout
-    clients: int = 0
-    coarseness: int = 0
-
-    @property
-    def coarsening(self) -> float:
-        """The factor by which steps are longer."""
-        return float(2 ** (self.coarseness / 4))
-
-
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """What one client is to do: the steps it is able to do, and how things stand between it and the server.
-
-    ``last_upload`` is the round of its last upload, ``undelivered`` what of that the server never received (None if it
-    did), ``personal`` what the server sent to this client alone.
-    """
-
-    client: int
-    steps: int
-    last_upload: int = NO_ROUND
-    undelivered: Mapping[str, Payload] | None = None
-    personal: Payload | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +48,9 @@ class CohortData:
     every row.
     """
 
-    batch: Callable[[int, int], tuple[Tensor, Tensor]]
+    batch: Callable[[int, int], tuple[Any, Tensor]]
     fisher_samples: Callable[[int], FisherSamples]
-    all_samples: Callable[[int], tuple[Tensor, Tensor]]
+    all_samples: Callable[[int], tuple[Any, Tensor]]
     streams: Callable[[Purpose], Sequence[np.random.Generator]]
 
 
@@ -131,6 +93,29 @@ class LocalWork:
     def steps_done(self) -> Tensor:
         """S as a tensor (C,)."""
         return torch.from_numpy(self.steps).to(self.W.device)
+
+    @property
+    def progress(self) -> Tensor:
+        """a_s (C,): how many plain steps the steps done are worth, for algorithms that tell gradients from the way.
+
+        Raises:
+            UserError: If the optimiser's way does not tell gradients.
+        """
+        optimiser = self.settings.optimiser
+        if optimiser.plain:
+            return self.steps_done
+        if not optimiser.linear:
+            raise UserError("training.optimiser: this algorithm needs 'sgd' without clipping; momentum is fine")
+        return torch.tensor([optimiser.progress(done) for done in self.steps.tolist()], device=self.W.device)
+
+    @property
+    def completion(self) -> Tensor:
+        """a_E/a_s (C,): what makes the work of s steps stand for that of E; E/s but for momentum."""
+        optimiser, most = self.settings.optimiser, self.settings.local_steps
+        if optimiser.plain:
+            return most / self.steps_done.clamp(min=1)
+        worth = [optimiser.progress(max(done, 1)) for done in self.steps.tolist()]
+        return optimiser.progress(most) / torch.tensor(worth, device=self.W.device)
 
     @property
     def new(self) -> Tensor:
@@ -206,11 +191,15 @@ class LocalWork:
     def train(self, step: Step = PLAIN, observer: SquaredGradients | None = None) -> None:
         """Take all steps; ``observer`` watches some of the gradients.
 
-        With E = 1 a client by itself takes the step that `torch.optim.SGD` takes, to the last bit.
+        With E = 1 a client by itself takes the step that `torch.optim.SGD` takes, to the last bit; with another
+        optimiser than plain SGD it takes those of `torch.optim`.
         """
         step.check(self.W)
-        step, eta = step.to(self.W.device), self.settings.eta
-        fused = step.drift is None and not step.explicit and (self.rows.batched or self.settings.local_steps > 1)
+        step, eta, plain = step.to(self.W.device), self.settings.eta, self.settings.optimiser.plain
+        move = None if plain else self.settings.optimiser.start(self.W, eta, self.settings.layout)
+        move_own = None if plain else self.rows.personal_move(self.settings.optimiser, eta)
+        drifts = step.drift is not None or step.explicit
+        fused = plain and not drifts and (self.rows.batched or self.settings.local_steps > 1)
         for number, active in self._active_rows():
             x, y = self.data.batch(number, active)
             squares = observer.squares if observer is not None and observer.watches(number) else None
@@ -222,17 +211,19 @@ class LocalWork:
             gradient = self.rows.G[:active]
             if squares is not None:
                 squares[:active].addcmul_(gradient, gradient)
-            step.take(self.W[:active], gradient, eta)
-            self.rows.move_personal(active, eta)
+            step.take(self.W[:active], gradient, eta, move)
+            self.rows.move_personal(active, eta, move_own)
         self._finish()
 
     def gradients(self, *shadows: Rows) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
 
         For steps that are more than a `Step`: the loop body moves ``work.W[:active]`` itself. ``shadows`` get their
-        gradients on the same mini-batches in their own ``G``. Personal parameters take a step of plain SGD after the
-        body, unless it sets ``moves_personal`` to False.
+        gradients on the same mini-batches in their own ``G``. Only for plain SGD: nobody else would use an optimiser.
+        Personal parameters take a step of it after the body, unless it sets ``moves_personal`` to False.
         """
+        if not self.settings.optimiser.plain:
+            raise UserError("training.optimiser: this algorithm has its own steps; leave it at plain 'sgd'")
         for number, active in self._active_rows():
             x, y = self.data.batch(number, active)
             self.losses[:active] += self.rows.gradient(active, x, y)
@@ -261,11 +252,15 @@ class LocalWork:
         gradients, losses = torch.zeros_like(self.W), torch.zeros_like(self.losses)
         for row, total in enumerate(gradients):
             one.personal.copy_(self.rows.personal[row])
-            x, y = (part.to(self.model.device) for part in self.data.all_samples(row))
-            for first in range(0, len(x), SAMPLES_AT_ONCE):
+            x, y = self.data.all_samples(row)
+            x, y = each(lambda tensor: tensor.to(self.model.device), x), y.to(self.model.device)
+            counts = self.rows.task.sample_weights(y)
+            for first in range(0, len(y), SAMPLES_AT_ONCE):
                 some = slice(first, first + SAMPLES_AT_ONCE)
-                losses[row] += one.gradient(1, x[None, some], y[None, some])[0] * (len(x[some]) / len(x))
-                total.add_(one.G[0], alpha=len(x[some]) / len(x))
+                share = len(y[some]) / len(y) if counts is None else float(counts[some].sum() / counts.sum())
+                batch = each(lambda tensor: tensor[None, some], x)  # noqa: B023
+                losses[row] += one.gradient(1, batch, y[None, some])[0] * share
+                total.add_(one.G[0], alpha=share)
         self._move(HOME)
         return gradients.cpu(), losses.cpu()
 

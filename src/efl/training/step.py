@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,8 @@ class Step:
     """One local step: w ← keep ⊙ (w − η(g + drift)) + shift, where g is the gradient of a mini-batch at w.
 
     Tensors are (n,), or (C, n) where clients differ. ``index`` limits ``keep`` and ``shift`` to some coordinates; they
-    are then as long as it is. An ``explicit`` step pulls where it begins: w ← keep ⊙ w + shift − η(g + drift).
+    are then as long as it is. An ``explicit`` step pulls where it begins: w ← keep ⊙ w + shift − η(g + drift). With
+    another optimiser than plain SGD, its direction for g + drift is in the place of g + drift.
 
     >>> w = torch.tensor([[1.0, 2.0]])
     >>> Step(keep=torch.tensor([0.5, 1.0]), shift=torch.tensor([1.0, 0.0])).take(w, torch.ones(1, 2), eta=0.5)
@@ -69,13 +71,18 @@ class Step:
         else:
             w[:, self.index] = torch.addcmul(shift, w[:, self.index], keep)
 
-    def take(self, w: Tensor, gradient: Tensor, eta: float) -> None:
-        """Move the first rows ``w`` (A, n) by one step along their ``gradient``, in place."""
+    def take(
+        self, w: Tensor, gradient: Tensor, eta: float, move: Callable[[Tensor, Tensor], None] | None = None
+    ) -> None:
+        """Move the first rows ``w`` (A, n) by one step along their ``gradient``, in place; by ``move``, if given."""
         if self.explicit:
             self.pull(w)
         if self.drift is not None:
             gradient = gradient + (self.drift[: len(w)] if self.drift.dim() == 2 else self.drift)
-        w.sub_(gradient, alpha=eta)
+        if move is None:
+            w.sub_(gradient, alpha=eta)
+        else:
+            move(w, gradient)
         if not self.explicit:
             self.pull(w)
 

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from efl.federation import Federation
 from efl.models import FlatModel
 from efl.rng import Purpose, stream, torch_seed
+from efl.training.assignment import NO_ROUND, PERSONAL, Assignment
 from efl.training.backends.native import NativeBatches, NativeWork
 from efl.training.backends.selection import Backend, Native
 from efl.training.batches import BatchPrefetcher, batch_indices, fisher_samples
-from efl.training.local_work import (
-    NO_ROUND,
-    PERSONAL,
-    Assignment,
-    CohortData,
-    FisherSamples,
-    LocalWork,
-    RoundSettings,
-    no_deadline,
-)
+from efl.training.local_work import CohortData, FisherSamples, LocalWork, no_deadline
+from efl.training.optimisers import PLAIN_SGD, Optimiser
+from efl.training.round_settings import RoundSettings
+from efl.training.tasks import METRICS, Metric, Objective
 from efl.wire import Payload
 
 SAMPLES_AT_ONCE = 250  # in an evaluation
@@ -33,9 +31,10 @@ SAMPLES_AT_ONCE = 250  # in an evaluation
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """The network with its backend, the data, the seed, and how many clients run as one matrix.
+    """The network with its backend and task, the data, the seed, and how many clients run as one matrix.
 
-    Work ends early when there is no ``time_left``.
+    ``metrics`` are what evaluations find, ``optimiser`` is how clients step. Work ends early when there is no
+    ``time_left``.
     """
 
     backend: Backend
@@ -43,11 +42,18 @@ class Trainer:
     seed: int
     rows: int = 1
     time_left: Callable[[], bool] = no_deadline
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: {"accuracy": METRICS.get("accuracy")})
+    optimiser: Optimiser = PLAIN_SGD
 
     @property
     def model(self) -> FlatModel:
         """The network."""
         return self.backend.model
+
+    @cached_property
+    def objective(self) -> Objective:
+        """What clients minimise, and what is measured."""
+        return Objective(self.backend.task, self.metrics)
 
     @property
     def batched(self) -> bool:
@@ -88,7 +94,7 @@ class Trainer:
         Returns:
             The work, not begun yet.
         """
-        chosen = self._chosen(assignments, settings, purpose)
+        chosen, settings = self._chosen(assignments, settings, purpose), replace(settings, optimiser=self.optimiser)
         rows = self.backend.rows(start, len(assignments), buffers)
         if len(self.model.personal):
             state = {**state, PERSONAL: _renewed(rows.personal, state[PERSONAL], assignments)}
@@ -100,8 +106,8 @@ class Trainer:
             lambda wanted: [stream(self.seed, wanted, settings.round, client) for client in clients],
         )
         common = (rows, start, settings, assignments, state, shared, data, self.time_left)
-        source = self.federation.source() if isinstance(self.backend, Native) else None
-        if source is None:
+        whole = isinstance(self.backend, Native) and self.optimiser.plain  # all steps in one call
+        if (source := self.federation.source() if whole else None) is None:
             return LocalWork(*common)
         return NativeWork(*common, NativeBatches(source, chosen, self.federation.labels_of(chosen)))
 
@@ -128,18 +134,36 @@ class Trainer:
         """The seed of random layers (dropout) for one client's work."""
         return torch_seed(self.seed, Purpose.LAYERS, round_, client)
 
-    def correct(self, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Whether the model predicts each sample: 0 or 1, for a sequence the share of its positions."""
+    def measure(self, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sums and weights (S, metrics, 2) of metrics that are sums over samples, of the model at ``w``."""
         pool, source = self.federation, self.federation.source() if isinstance(self.backend, Native) else None
-        if isinstance(self.backend, Native) and source is not None:
+        if isinstance(self.backend, Native) and source is not None and self.objective.plain:
             chosen = torch.from_numpy(samples)
-            return (self.backend.compiled.predict(w, source, chosen) == pool.labels_of(chosen)).double().numpy()
-        pieces: list[NDArray[np.float64]] = []
+            right = (self.backend.compiled.predict(w, source, chosen) == pool.labels_of(chosen)).double()
+            return torch.stack([right, torch.ones_like(right)], 1).unsqueeze(1).numpy()
+        found = [self.objective.of_samples(outputs, y) for outputs, y in self._answers(w, buffers, samples)]
+        return np.concatenate(found)
+
+    def measure_client(self, w: Tensor, buffers: Tensor, client: int) -> NDArray[np.float64]:
+        """Sums and weights (metrics, 2) of any metrics on a client's test data, of the model at ``w``."""
+        samples = self.federation.test[client]
+        if self.objective.per_sample:
+            found = self.measure(w, buffers, samples)
+            columns = np.ascontiguousarray(found.reshape(len(samples), -1).T)
+            return np.array([column.sum() for column in columns]).reshape(-1, 2)
+        outputs, y = zip(*self._answers(w, buffers, samples), strict=True)
+        joined = tree_map(_joined, *outputs)
+        return self.objective.of_client(joined, torch.cat(y), client)
+
+    def _answers(self, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> Iterator[tuple[Any, Tensor]]:
+        """What the task takes of the model's answers, and the targets, some samples at a time."""
         for start in range(0, len(samples), SAMPLES_AT_ONCE):
-            x, y = pool.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
-            predicted = self.model.outputs(w, buffers, x).argmax(-1)
-            pieces.append((predicted == y).double().view(len(y), -1).mean(1).numpy())
-        return np.concatenate(pieces)
+            x, y = self.federation.batch(torch.from_numpy(samples[start : start + SAMPLES_AT_ONCE]))
+            yield self.backend.task.read(self.model.answers(w, buffers, x)), y
+
+
+def _joined(*parts: Any) -> Any:
+    return torch.cat(parts) if isinstance(parts[0], Tensor) and parts[0].dim() else parts[0]
 
 
 def _renewed(personal: Tensor, kept: Tensor, assignments: Sequence[Assignment]) -> Tensor:

@@ -33,7 +33,7 @@ def drift_of(work: LocalWork) -> Tensor:
     settings, state, rounds = work.settings, work.state, work.rounds_since_upload
     away = rounds.float()
     eta_then, span = state[LAST][:, :1], state[LAST][:, 1:]
-    steps = settings.local_steps * away * (eta_then + settings.eta) / 2
+    steps = settings.progress * away * (eta_then + settings.eta) / 2
     span = span * powers(exp(-1 / HORIZON), rounds)
     step = (state[LAST_START] - work.start) / steps
     mean = (span * state[MEAN_STEP] + away * step) / (span + away)
@@ -51,16 +51,18 @@ def without_drift(
 
     After s steps w_s − w_0 = a_s (λU(c − w_0) − g − d)·η under a constant gradient g, where a_s is s if nothing pulls.
     """
-    eta, done = work.settings.eta, work.steps_done.unsqueeze(1).float()
+    eta, done, optimiser = work.settings.eta, work.progress.unsqueeze(1).float(), work.settings.optimiser
     drift = drift.to(work.W.device)
     moved = work.displacement + (eta * done) * drift
     gradient = moved / (-eta * done)
     if field is not None:
         index = torch.arange(len(work.start)) if field.index is None else field.index
-        progress = steps_under_pull(field, eta, elasticity, work.steps_done, kind)
+        progress = steps_under_pull(field, eta, elasticity, work.steps_done, kind, optimiser)
         pulled = work.displacement[:, index] + eta * progress * drift[:, index]
         moved[:, index] = pulled
         pull = elasticity * field.fisher * (field.anchor - work.start[index])
+        if not optimiser.plain:  # momentum gathers gradients, but not the pull
+            pull = pull * steps_under_pull(field, eta, elasticity, work.steps_done, kind) / progress
         gradient[:, index] = pull - pulled / (eta * progress)
     work.state[GRADIENT] = gradient
     work.state[LAST_START] = work.start.expand_as(moved).clone()

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from efl.training.optimisers import PLAIN_SGD, Optimiser
 from efl.training.step import Step
 
 StepKind = Literal["implicit", "explicit"]
@@ -42,13 +43,22 @@ def elastic_step(field: ElasticField | None, eta: float, elasticity: float, kind
 
 
 def steps_under_pull(
-    field: ElasticField, eta: float, elasticity: float, steps_done: Tensor, kind: StepKind = "implicit"
+    field: ElasticField,
+    eta: float,
+    elasticity: float,
+    steps_done: Tensor,
+    kind: StepKind = "implicit",
+    optimiser: Optimiser = PLAIN_SGD,
 ) -> Tensor:
     """a_s (C, k) at the field's coordinates: how many steps without a pull a constant gradient would need instead.
 
-    a_s = (1 − ρ^s)/(ηλU) with ρ = 1/(1 + ηλU), or 1 − ηλU for explicit steps; s where nothing pulls.
+    a_s = (1 − ρ^s)/(ηλU) with ρ = 1/(1 + ηλU), or 1 − ηλU for explicit steps; s where nothing pulls. With momentum
+    step t counts as often as the gradient is in its direction.
     """
     strength = field.fisher.double() * (eta * elasticity)
+    if gathers(optimiser):
+        worth = _gathered(strength, int(steps_done.max()), kind, optimiser)
+        return torch.stack([worth[done] for done in steps_done.tolist()]).float()
     rate = torch.log1p(strength) if kind == "implicit" else -torch.log1p(-strength.clamp(max=1 - 1e-9))
     progress = [
         torch.where(strength > 0, -torch.expm1(-done * rate) / strength, float(done)) for done in steps_done.tolist()
@@ -64,20 +74,32 @@ def completion_scale(
     local_steps: int,
     n: int,
     kind: StepKind = "implicit",
+    optimiser: Optimiser = PLAIN_SGD,
 ) -> Tensor:
     """a_E / a_s per row and coordinate, (C, n), or (C, 1) without a field; a_s = Σ_{i=1..s} ρ^i, ρ = 1/(1 + ηλU).
 
     The displacement after s implicit steps under a constant gradient is proportional to a_s, so this is what
     turns the work of s steps into that of E; it is E/s where nothing pulls. Rows that are complete get exactly 1.
-    For explicit steps ρ is 1 − ηλU; where that is not positive the steps oscillate, and E/s must do.
+    For explicit steps ρ is 1 − ηλU; where that is not positive the steps oscillate, and E/s must do. With momentum a_s
+    is what the gradient's part of the displacement is proportional to; the pull's part, which momentum does not gather,
+    is scaled alike. Adam's steps are equally long under a constant gradient, so they count as plain ones.
     """
     plain = (local_steps / steps_done.clamp(min=1)).to(torch.float32).unsqueeze(1)
+    if gathers(optimiser):
+        worth = [optimiser.progress(max(done, 1)) for done in steps_done.tolist()]
+        plain = (optimiser.progress(local_steps) / torch.tensor(worth)).to(torch.float32).unsqueeze(1)
     if field is None:
         return plain
     index = torch.arange(n) if field.index is None else field.index
     strength = field.fisher.double() * (eta * elasticity)
     pulled = (strength > 0) & (strength < (1 if kind == "explicit" else torch.inf))
     index, strength = index[pulled], strength[pulled]
+    if gathers(optimiser):
+        gathered, scale = _gathered(strength, local_steps, kind, optimiser), plain.repeat(1, n)
+        for row, done in enumerate(steps_done.tolist()):
+            if 0 < done < local_steps:
+                scale[row, index] = (gathered[local_steps] / gathered[done]).float()
+        return scale
     rate = torch.log1p(strength) if kind == "implicit" else -torch.log1p(-strength)  # −log ρ
     whole = torch.expm1(-local_steps * rate)
     scale = plain.repeat(1, n)
@@ -85,3 +107,18 @@ def completion_scale(
         if 0 < done < local_steps:
             scale[row, index] = (whole / torch.expm1(-done * rate)).float()
     return scale
+
+
+def gathers(optimiser: Optimiser) -> bool:
+    """Whether later steps are longer than the first, as those with momentum are."""
+    return optimiser.coefficient(2) != optimiser.coefficient(1)
+
+
+def _gathered(strength: Tensor, steps: int, kind: StepKind, optimiser: Optimiser) -> list[Tensor]:
+    """a_0 … a_steps (k,) under a pull: a_t = ρ(a_{t−1} + c_t), for explicit steps ρ a_{t−1} + c_t."""
+    keep = 1 / (1 + strength) if kind == "implicit" else 1 - strength
+    found = [torch.zeros_like(strength)]
+    for step in range(1, steps + 1):
+        length = optimiser.coefficient(step)
+        found.append(keep * (found[-1] + length) if kind == "implicit" else keep * found[-1] + length)
+    return found

@@ -11,6 +11,8 @@ from efl.models import FlatModel
 from efl.models.vectors import split
 from efl.training.backends.chain import Chain, LinearPass
 from efl.training.backends.rows import Rows
+from efl.training.tasks.base import Task
+from efl.training.tasks.objective import PLAIN_TASK
 
 Named = dict[str, Tensor]
 
@@ -20,18 +22,28 @@ class BatchedRows(Rows):
 
     batched = True
 
-    def __init__(self, model: FlatModel, chain: Chain, w: Tensor, count: int, buffers: Tensor | None = None) -> None:
-        super().__init__(model, w, count, buffers)
+    def __init__(
+        self,
+        model: FlatModel,
+        chain: Chain,
+        w: Tensor,
+        count: int,
+        buffers: Tensor | None = None,
+        task: Task = PLAIN_TASK,
+    ) -> None:
+        super().__init__(model, w, count, buffers, task)
         self.chain = chain
         self._parameters: dict[int, Named] = {}
         self._gradients: dict[int, Named] = {}
 
     def at(self, w: Tensor, count: int) -> BatchedRows:
         """``count`` more models of the same kind, all at ``w``."""
-        return BatchedRows(self.model, self.chain, w, count)
+        return BatchedRows(self.model, self.chain, w, count, task=self.task)
 
     def targets(self, y: Tensor) -> Tensor:
-        """Labels (…, C, B) as derivatives by logarithms of probabilities."""
+        """Labels (…, C, B) as derivatives by logarithms of probabilities, where that is what the loss is made of."""
+        if not self.task.plain:
+            return y
         return _chosen(y, self.chain.outputs, 1 / y.shape[-1])
 
     def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
@@ -63,7 +75,7 @@ class BatchedRows(Rows):
         result = torch.zeros_like(self.W[: len(x)])
         for rows, filled in rows_by_count(weights):
             parameters, share = self._named(self.W[rows]), weights[rows, :filled].unsqueeze(-1)
-            _, layers = self._through_chain(parameters, x[rows, :filled], y[rows, :filled], share=1.0)
+            _, layers = self._through_chain(parameters, x[rows, :filled], y[rows, :filled], None)
             squares: dict[str | None, Tensor] = {}
             for layer in layers:
                 weighted = layer.delta.square() * share
@@ -92,18 +104,35 @@ class BatchedRows(Rows):
         return dict(zip(layout.names, split(matrix, layout), strict=True))
 
     def _through_chain(
-        self, parameters: Named, x: Tensor, y: Tensor, share: float
+        self, parameters: Named, x: Tensor, y: Tensor, share: float | None
     ) -> tuple[Tensor, Iterator[LinearPass]]:
-        """Run some rows as one: ``share`` × the sum of each row's losses (C,), and the linear layers, last first.
+        """Run some rows as one: each row's loss (C,), and the linear layers, last first.
 
-        Derivatives are those of these sums. ``y`` are labels, or what `targets` made of them for the same share.
+        A row's loss is ``share`` × the sum of its samples' losses, or without a share their sum. Derivatives are those
+        of these. ``y`` are labels, or what `targets` made of them for the same share.
         """
         passed = self.chain.forward(parameters, x)
+        if not self.task.plain:
+            losses, delta = self._by_task(passed[-1], y, summed=share is None)
+            return losses, self.chain.backward(parameters, passed, delta)
+        share = 1.0 if share is None else share
         logarithms = passed[-1].log_softmax(1)
         chosen = y if y.is_floating_point() else _chosen(y, logarithms.shape[1], share)
         delta = torch.ops.aten._log_softmax_backward_data(chosen, logarithms, 1, torch.float32)
         losses = (logarithms * chosen).sum((1, 2))
         return losses, self.chain.backward(parameters, passed, delta)
+
+    def _by_task(self, outputs: Tensor, y: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
+        """Each row's loss, and the derivative by outputs (C, classes, B), whatever the task."""
+        with torch.enable_grad():
+            leaf = outputs.detach().mT.contiguous().requires_grad_()
+            each = [
+                self.task.sample_losses(row, label).sum() if summed else self.task.loss(row, label)
+                for row, label in zip(leaf, y, strict=True)
+            ]
+            losses = torch.stack(each)
+            (delta,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), delta.mT.contiguous()
 
 
 def rows_by_count(weights: Tensor) -> Iterator[tuple[Tensor, int]]:

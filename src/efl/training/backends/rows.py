@@ -8,26 +8,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from efl.models import FlatModel
+from efl.training.optimisers import Move, Optimiser
+from efl.training.tasks.base import Task
+from efl.training.tasks.objective import PLAIN_TASK
 
 
 class Rows(ABC):
     """C models as a matrix: ``W`` and ``G`` (C, n), ``buffers`` (C, b).
 
     A row of ``W`` begins one of ``whole``; what follows is ``personal`` (C, p), if something stays with each client.
-    ``batched`` says whether rows share matrix operations.
+    ``batched`` says whether rows share matrix operations, ``task`` what the loss is.
     """
 
     batched = False
 
-    def __init__(self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None) -> None:
-        self.model = model
+    def __init__(
+        self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None, task: Task = PLAIN_TASK
+    ) -> None:
+        self.model, self.task = model, task
         self.whole = model.whole(w).to(model.device).expand(count, -1).clone()
         self.W, self.personal = self.whole[:, : len(w)], self.whole[:, len(w) :]
         self.buffers = (model.buffers if buffers is None else buffers).to(model.device).expand(count, -1).clone()
@@ -51,23 +55,30 @@ class Rows(ABC):
     @property
     def personal_parameters(self) -> Tensor:
         """What of ``personal`` is trained; the rest are buffers."""
-        return self.personal[:, : self.model.personal_parameters.n]
+        return self.personal[:, : self.model.personal_parameters.n] if self.personal.shape[1] else self.personal
 
-    def move_personal(self, active: int, eta: float) -> None:
+    def personal_move(self, optimiser: Optimiser, eta: float) -> Move | None:
+        """What moves the personal parameters, if there are some; the optimiser keeps for them what it keeps."""
+        own = self.personal_parameters
+        return optimiser.start(own, eta, self.model.personal_parameters) if own.shape[1] else None
+
+    def move_personal(self, active: int, eta: float, move: Move | None = None) -> None:
         """Take the step that the last gradient calls for with the personal parameters of the first rows."""
-        if self.personal.shape[1]:
-            gradient = self.trained_gradients[:active, self.W.shape[1] :]
-            self.personal_parameters[:active].sub_(gradient, alpha=eta)
+        own, gradient = self.personal_parameters[:active], self.trained_gradients[:active, self.W.shape[1] :]
+        if own.shape[1] and move is not None:
+            move(own, gradient)
+        elif own.shape[1]:
+            own.sub_(gradient, alpha=eta)
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels (…, C, B) of many steps in the form that `gradient` takes them quickest."""
         return y
 
     @abstractmethod
-    def gradient(self, active: int, x: Tensor, y: Tensor) -> Tensor:
+    def gradient(self, active: int, x: Any, y: Tensor) -> Tensor:
         """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
 
-    def descend(self, active: int, x: Tensor, y: Tensor, eta: float, squares: Tensor | None = None) -> Tensor:
+    def descend(self, active: int, x: Any, y: Tensor, eta: float, squares: Tensor | None = None) -> Tensor:
         """Move the first ``active`` rows of ``W`` by −η times that gradient; return their losses.
 
         Subclasses may do so without writing ``G``, in which case last bits differ from those of `gradient` and a
@@ -80,16 +91,9 @@ class Rows(ABC):
         return losses
 
     @abstractmethod
-    def squared_gradients(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    def squared_gradients(self, x: Any, y: Tensor, weights: Tensor) -> Tensor:
         """The squares of every sample's gradient at ``W``, summed by ``weights`` (C, S), from samples x (C, S, …)."""
 
     @abstractmethod
-    def outputs(self, x: Tensor, weights: Tensor) -> Tensor:
+    def outputs(self, x: Any, weights: Tensor) -> Tensor:
         """The models' outputs for samples x (C, S, …) that have a positive weight, in evaluation mode."""
-
-
-def sample_losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of every sample, f_k before the mean; of a sequence, the mean over its positions."""
-    if y.dim() == 1:
-        return F.cross_entropy(outputs, y, reduction="none")
-    return F.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)

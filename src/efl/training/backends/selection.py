@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from efl.training.backends.chain import Chain
 from efl.training.backends.eager import EagerRows
 from efl.training.backends.native import CompiledChain, NativeBatches, NativeRows
 from efl.training.backends.rows import Rows
+from efl.training.tasks.base import Task
+from efl.training.tasks.objective import PLAIN_TASK
 
 log = logging.getLogger("efl")
 
@@ -33,6 +35,7 @@ class Backend(ABC):
     model: FlatModel
     name: ClassVar[str]
     batched: ClassVar[bool]
+    task: Task = field(default=PLAIN_TASK, kw_only=True)
 
     @abstractmethod
     def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
@@ -51,7 +54,7 @@ class Eager(Backend):
 
     def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
         """``count`` copies of the model at ``w``."""
-        return EagerRows(self.model, w, count, buffers)
+        return EagerRows(self.model, w, count, buffers, self.task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +66,14 @@ class Batched(Backend):
 
     def rows(self, w: Tensor, count: int, buffers: Tensor | None = None) -> Rows:
         """``count`` copies of the model at ``w``."""
-        return BatchedRows(self.model, self.chain, w, count, buffers)
+        return BatchedRows(self.model, self.chain, w, count, buffers, self.task)
 
     def supports(self, federation: Federation, chosen: Tensor) -> bool:
-        """Linear layers over more than one dimension must run row by row."""
-        x, y = (part.to(self.model.device) for part in _batch_by_pytorch(federation, chosen.expand(2, -1)))
+        """Linear layers over more than one dimension must run row by row, and inputs by name."""
+        x, y = _batch_by_pytorch(federation, chosen.expand(2, -1))
+        if not isinstance(x, Tensor):
+            return False
+        x, y = x.to(self.model.device), y.to(self.model.device)
         try:
             self.rows(self.model.w, 2).gradient(2, x, y)
         except RuntimeError:
@@ -101,18 +107,21 @@ class Native(Batched):
         return all(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max())) for a, b in pairs)
 
 
-def select_backend(model: FlatModel, federation: Federation, batch_size: int, *, native: bool = True) -> Backend:
-    """The quickest backend that supports the model and the data, tried on a mini-batch of them.
+def select_backend(
+    model: FlatModel, federation: Federation, batch_size: int, *, native: bool = True, task: Task = PLAIN_TASK
+) -> Backend:
+    """The quickest backend that supports the model, the data and the task, tried on a mini-batch.
 
-    The only client of a federation shares with nobody: PyTorch's own arithmetic makes its training plain SGD. Models
-    with personal layers are trained one by one.
+    Compiled code knows plain cross-entropy only. With an optimiser other than plain SGD it finds the gradients and
+    PyTorch takes the steps. The only client of a federation shares with nobody: PyTorch's own arithmetic makes its
+    training plain SGD. Models with personal layers are trained one by one.
     """
     alike = len(federation) > 1 and not len(model.personal)
     chain = Chain.of(model.module) if alike else None
     chosen = torch.arange(batch_size) % len(federation.x)
-    if chain is None or not (batched := Batched(model, chain)).supports(federation, chosen):
-        return Eager(model)
-    if not native or model.n * batch_size > WORTH_COMPILING:
+    if chain is None or not (batched := Batched(model, chain, task=task)).supports(federation, chosen):
+        return Eager(model, task=task)
+    if not native or not task.plain or model.n * batch_size > WORTH_COMPILING:
         return batched
     try:
         compiled = CompiledChain.of(chain, model)
@@ -128,7 +137,7 @@ def select_backend(model: FlatModel, federation: Federation, batch_size: int, *,
     return backend
 
 
-def _batch_by_pytorch(federation: Federation, chosen: Tensor) -> tuple[Tensor, Tensor]:
+def _batch_by_pytorch(federation: Federation, chosen: Tensor) -> tuple[Any, Tensor]:
     """Inputs and labels of the ``chosen`` samples, fetched without compiled code, which is yet to be tried."""
     assert federation.inputs is not None
     return federation.inputs(selected(federation.x, chosen)), federation.labels_of(chosen)
