@@ -66,6 +66,21 @@ def kill_now_and_then(executor, times, over):
                 return
 
 
+def numbered(worker, number):
+    return [np.full(1000, float(number))]
+
+
+def test_arrays_among_results_are_not_overwritten_by_later_jobs(digits):
+    """A worker leaves large replies in memory that it uses again two jobs later."""
+    run = run_of(digits, 2)
+    executor = ProcessExecutor(run.coordinator.transport.host.worker, 2)
+    try:
+        found = list(executor.map(numbered, list(range(20))))
+    finally:
+        executor.close()
+    assert [one[0].tolist() for one in found] == [[float(number)] * 1000 for number in range(20)]
+
+
 def test_an_error_in_a_worker_is_the_users_to_see(digits):
     run = run_of(digits, 2)
 

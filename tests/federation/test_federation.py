@@ -57,7 +57,7 @@ def test_nan_in_the_data_is_refused():
     [
         (torch.zeros(4, 2), torch.zeros(3, dtype=torch.long), "4 samples but 3 labels"),
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), "no samples"),
-        (torch.zeros(8, 2), torch.zeros(8), "whole numbers"),
+        (torch.zeros(8, 2), torch.zeros(8, 2, 2, dtype=torch.long), "labels have shape"),
         (torch.zeros(8, 2), torch.tensor([0, -1] * 4), "labels must lie in"),
     ],
 )

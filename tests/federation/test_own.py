@@ -75,8 +75,9 @@ def test_datasets_that_do_not_fit(dataset, message):
 
 def test_labels_of_a_dataset_are_judged_as_those_of_tensors():
     real = TensorDataset(torch.randn(6, 2), torch.rand(6))
-    with pytest.raises(UserError, match="labels are real numbers"):
-        Federation.from_dataset(real, clients=2)
+    assert Federation.from_dataset(real, clients=2).y.dtype == torch.float32
+    with pytest.raises(UserError, match="needs one label per sample"):
+        Federation.from_dataset(real, clients=2, partition="dirichlet:1")
     words = [(torch.zeros(2), "cat"), (torch.zeros(2), "dog")]
     with pytest.raises(UserError, match="'cat' is neither numbers nor an image"):
         Federation.from_dataset(words, clients=1)

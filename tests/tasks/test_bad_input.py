@@ -142,7 +142,7 @@ def test_true_fisher_needs_a_likelihood():
 
 
 def test_partitions_by_class_need_classes():
-    refused("needs a class per sample", real(), nn.Linear(5, 1), data={"partition": "classes:2"})
+    refused("needs one label per sample", real(), nn.Linear(5, 1), data={"partition": "classes:2"})
 
 
 def test_dictionaries_of_samples_must_be_as_long():

@@ -208,8 +208,8 @@ def _packed(result: object, memory: mmap.mmap) -> tuple[bytes, list[int]]:
     def leave(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         start = sum(sizes)
-        if start + raw.nbytes > len(memory):
-            return True  # into the pickle itself
+        if start + raw.nbytes > len(memory) or not isinstance(raw.obj, bytes):
+            return True  # into the pickle itself: an array would be read from here even after the next job wrote here
         memory[start : start + raw.nbytes] = raw
         sizes.append(raw.nbytes)
         return False

@@ -123,7 +123,7 @@ class Federation:
                 raise UserError("say how many clients there are to be, or give the owner of every sample")
             clients = int(owner_numbers.max()) + 1
         if (y.dim() > 1 or y.is_floating_point()) and partition not in ("iid", "natural"):
-            raise UserError(f"partition {partition!r} needs a class per sample; other data are dealt iid or natural")
+            raise UserError(f"partition {partition!r} needs one label per sample; deal others iid or natural")
         rng = stream(seed, Purpose.PARTITION)
         parts = partition_samples(labels, clients, partition, rng, owner_numbers)
         train, test = split_train_test(labels, parts, test_fraction, rng)
