@@ -118,18 +118,3 @@ def test_a_cuda_device_comes_to_the_same_model_but_for_rounding(digits, model, a
     there = run_of(digits, 1, algorithm, model, device="cuda", rounds=3).execute()
     for ours, theirs in zip(here.model.parameters(), there.model.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-3)
-
-
-def test_results_are_the_executors_own_however_many_jobs_there_are(digits):
-    """Workers leave arrays in memory that they use again; what was taken from there must not change."""
-    executor = run_of(digits, 2).coordinator.transport.host.executor
-    assert isinstance(executor, ProcessExecutor)
-    try:
-        results = list(executor.map(filled, list(range(20))))
-    finally:
-        executor.close()
-    assert [set(result.tolist()) for result in results] == [{float(number)} for number in range(20)]
-
-
-def filled(worker, number):
-    return np.full(1000, float(number))

@@ -17,8 +17,10 @@ from efl.config import parse
 from efl.models import FlatModel
 from efl.models.files import load_module
 from efl.runs.directory import RunDirectory
+from efl.runs.learning import Learning
 from efl.runs.loop import Run
 from efl.runs.setup import build
+from efl.training.assignment import PERSONAL
 from efl.training.backends.eager import EagerRows
 
 E, ETA, SAMPLES = 4, 0.1, 12
@@ -244,6 +246,27 @@ def test_workers_and_interruptions_make_no_difference_to_personal_layers(name, t
     with pytest.raises(KeyboardInterrupt):
         Run(setup, directory, [StopAt(2)]).execute()
     assert comparable(Run(made(algorithm, personal=personal), directory).execute()) == expected
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", {"name": "sgd", "momentum": 0.9}, torch.optim.RMSprop], ids=str)
+def test_personal_layers_take_the_steps_of_the_clients_optimiser(optimiser):
+    """For a client that is alone it makes no difference what of its model is personal."""
+    data, module = federation(1), Net()
+    personal, common = (after_a_round(data, module, optimiser, own) for own in (["head"], []))
+    for name, parameter in common.named_parameters():
+        assert torch.allclose(personal.get_parameter(name), parameter, atol=1e-6), name
+
+
+def after_a_round(data, module, optimiser, personal):
+    """The module as the only client has it."""
+    training = {"rounds": 1, "cohort": 1, "local_steps": E, "batch_size": SAMPLES, "learning_rate": 0.01}
+    table = {"federation": {"clients": 1}, "model": {"personal": personal}, "training": training}
+    run = Run(build(parse(table), data, module, efl.FedAvg(), efl.Fleet(), learning=Learning(optimiser=optimiser)))
+    run.execute()
+    coordinator = run.coordinator
+    store = coordinator.transport.host.store
+    kept = store.file.read([store.current(0)]).get(PERSONAL, torch.zeros(1, 0))[0]
+    return coordinator.model.module_at(torch.cat([coordinator.server.w, kept]), coordinator.buffers)
 
 
 def test_only_what_is_shared_travels():

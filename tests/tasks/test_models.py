@@ -52,20 +52,12 @@ def test_lora(algorithm):
 def test_a_transformer_with_lora():
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
 
-    class Sentiment(nn.Module):
-        def __init__(self):
-            super().__init__()
-            size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-            config = transformers.BertConfig(vocab_size=30, max_position_embeddings=12, num_labels=2, **size)
-            lora = peft.LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
-            self.bert = peft.get_peft_model(transformers.BertForSequenceClassification(config), lora)
-
-        def forward(self, x):
-            return self.bert(input_ids=x).logits
-
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=30, max_position_embeddings=12, num_labels=2, **size)
+    lora = peft.LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
+    model = peft.get_peft_model(transformers.BertForSequenceClassification(config), lora)
     x = torch.randint(0, 30, (240, 8))
     texts = efl.Federation.from_tensors(x, (x < 15).sum(1).gt(4).long(), clients=4, partition="iid")
-    model = Sentiment()
     result = efl.train(texts, model, efl.EFL(), IRREGULAR, rounds=3, cohort=4, local_steps=5)
     adapters, classifier = 2 * 2 * (16 + 16), 16 * 2 + 2
     assert result.summary["parameters"] == adapters + classifier

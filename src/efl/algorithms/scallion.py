@@ -108,4 +108,4 @@ def _control(work: LocalWork) -> Tensor:
 
 
 def _pace(settings: RoundSettings) -> float:
-    return settings.eta * settings.local_steps
+    return settings.eta * settings.progress
