@@ -64,11 +64,13 @@ class Rows(ABC):
 
     def move_personal(self, active: int, eta: float, move: Move | None = None) -> None:
         """Take the step that the last gradient calls for with the personal parameters of the first rows."""
+        if not self.personal_parameters.shape[1]:
+            return
         own, gradient = self.personal_parameters[:active], self.trained_gradients[:active, self.W.shape[1] :]
-        if own.shape[1] and move is not None:
-            move(own, gradient)
-        elif own.shape[1]:
+        if move is None:
             own.sub_(gradient, alpha=eta)
+        else:
+            move(own, gradient)
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels (…, C, B) of many steps in the form that `gradient` takes them quickest."""
