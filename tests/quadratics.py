@@ -48,7 +48,8 @@ class Quadratics:
 class QuadraticRows(Rows):
     def __init__(self, problem, w, count):
         self.problem = problem
-        super().__init__(SimpleNamespace(device=torch.device("cpu"), buffers=torch.zeros(0), n=problem.n), w, count)
+        model = SimpleNamespace(device=torch.device("cpu"), buffers=torch.zeros(0), n=problem.n, whole=lambda w: w)
+        super().__init__(model, w, count)
 
     def at(self, w, count):
         return QuadraticRows(self.problem, w, count)

@@ -75,7 +75,7 @@ EXECUTABLE = [page for page in PAGES if any(block.language in ("python", "sh") f
 @pytest.mark.slow
 @pytest.mark.parametrize("page", EXECUTABLE, ids=[page.name for page in EXECUTABLE])
 def test_a_page_runs(page, tmp_path):
-    for word, package in (("datasets", "flwr_datasets"), ("from transformers", "transformers")):
+    for word, package in (("datasets", "flwr_datasets"), ("from transformers", "transformers"), ("from peft", "peft")):
         if word in page.read_text():
             pytest.importorskip(package)
     for slow in ("efl.api", "efl.track.figures", "efl.track.report", "sklearn.datasets"):

@@ -31,6 +31,8 @@ def train(
     algorithm: Algorithm | str = "efl",
     fleet: Fleet | None = None,
     *,
+    trainable: Sequence[str] = (),
+    personal: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Observer] = (),
     progress: bool = False,
@@ -49,6 +51,9 @@ def train(
         model: Any ``nn.Module``, or a network's name; ``auto`` is what suits the data set.
         algorithm: An algorithm with its hyper-parameters, or a name.
         fleet: How clients are irregular; by default they are not.
+        trainable: Patterns of the parameters to train, such as ``head`` or ``*lora_*``; by default those that require
+            a gradient. What is not trained is not sent.
+        personal: Patterns of the parameters and buffers that stay with each client.
         out: A new directory for the run's files, from which it can be resumed; by default there are none.
         callbacks: Called at the run's start, after every round and at its end, such as `efl.EarlyStopping`; `Callback`
             is the base class of your own.
@@ -73,12 +78,13 @@ def train(
     (2, False)
     """
     table: dict[str, Any] = {"training": training, "engine": engine or {}, "track": _track(track)}
+    table["model"] = {"trainable": trainable, "personal": personal}
     if isinstance(federation, str):
         table["federation"] = {"dataset": federation}
     else:
         table["federation"] = {"dataset": CUSTOM, "clients": len(federation)}
     if isinstance(model, str):
-        table["model"] = {"name": model}
+        table["model"]["name"] = model
     if isinstance(algorithm, str):
         table["algorithm"] = {"name": algorithm}
     return run(

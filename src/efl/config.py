@@ -44,9 +44,11 @@ class FederationSection(Section):
 
 
 class ModelSection(Section):
-    """What is trained."""
+    """What is trained, and what of it stays with each client, by patterns."""
 
     name: str = "auto"
+    trainable: tuple[str, ...] = ()
+    personal: tuple[str, ...] = ()
 
 
 class TrainingSection(Section):
@@ -133,10 +135,8 @@ class Transformation(BaseModel):
         return dict(self.model_extra or {})
 
 
-# Keys of the first edition, and what they are called now.
-RENAMED = {"training": {"evaluate_own_every": "evaluate_personalised_every"}}
-# What is no section, and how to write it.
-LISTS = {
+RENAMED = {"training": {"evaluate_own_every": "evaluate_personalised_every"}}  # keys of the first edition
+LISTS = {  # what is no section, and how to write it
     "plugins": 'plugins: write a list of Python files at the top of the file, such as plugins = ["mine.py"]',
     "transform": "transform: write [[transform]] and below it the name and settings of one, again for each further one",
 }

@@ -12,7 +12,7 @@ import torch
 from quadratics import Quadratics, Simulation
 
 from efl import FedAvg, Fleet
-from efl.algorithms import APFL, STC, VRLSGD, FedAMP, FedCurv, FedGATE, FedNova, Mime, Scaffold, SignSGD
+from efl.algorithms import APFL, STC, VRLSGD, Ditto, FedAMP, FedCurv, FedDyn, FedGATE, FedNova, Mime, Scaffold, SignSGD
 
 TWO = Quadratics([[1.0, 2.0], [2.0, 1.0]], [[8.0, 4.0], [0.0, 16.0]])
 FIRST_MODELS = {0: [3.5, 3.0], 1: [0.0, 7.0]}  # two plain steps from zero
@@ -262,3 +262,42 @@ def test_fedamp_keeps_a_silent_clients_model_and_weighs_others_one_at_most():
     sim.run(lost=[1])
     assert sim.server.tensors["1"].tolist() == kept
     assert sim.algorithm.broadcast_to(sim.server, 0).values.tolist() == kept
+
+
+def test_ditto():
+    """λ = 1: v ← v − ¼(a(v − b) + v − w). Client 1 from zero, first coordinate: 2, then 2 − ¼(−6 + 2)."""
+    sim = start(Ditto(proximity=1.0)).run()
+    assert sim.models == FIRST_MODELS
+    assert sim.state("personal") == [[3.0, 2.5], [0.0, 6.0]]
+    assert sim.w == [1.75, 5.0]  # that of FedAvg
+    sim.run()
+    assert sim.state("personal") == [[4.40625, 4.21875], [0.546875, 9.375]]
+    assert {client: own.tolist() for client, own in sim.own.items()} == dict(enumerate(sim.state("personal")))
+    assert sim.w == start(FedAvg()).run(2).w
+
+
+def test_ditto_without_proximity_trains_alone_from_the_first_model_sent():
+    sim = start(Ditto(proximity=0.0)).run(absent=[1]).run(2)
+    alone = torch.tensor([3.5, 3.0])  # client 2 joins at client 1's model
+    for _ in range(4):
+        alone -= 0.25 * TWO.a[1] * (alone - TWO.b[1])
+    assert sim.own[1].tolist() == pytest.approx(alone.tolist())
+
+
+def test_feddyn():
+    """α = 4, so that every step ends half-way to w_τ. Client 1, first coordinate: 2/2, then (1 + 7/4)/2."""
+    sim = start(FedDyn(strength=4.0)).run()
+    assert sim.models == {0: [1.375, 1.25], 1: [0.0, 2.75]}
+    assert sim.state("gradient") == [[-5.5, -5.0], [0.0, -11.0]]
+    assert sim.server.tensors["mean_gradient"].tolist() == [-2.75, -8.0]
+    assert sim.w == [1.375, 4.0]  # the mean, and as much again: −h/α
+    sim.run()  # client 1 from 1.375: + 1.125/4, half-way to 1.375; then + 0.984375/4, half-way
+    assert sim.models[0][0] == 1.568359375
+    assert sim.state("gradient")[0][0] == -5.5 - 4 * (1.568359375 - 1.375)
+
+
+def test_feddyns_server_knows_the_mean_of_what_clients_keep():
+    """Whatever is lost, scaled or incomplete: a client forgets a round that the server never heard of."""
+    sim = start(FedDyn(incomplete="use")).run(steps=[2, 1]).run(lost=[1]).run(absent=[0]).run(steps=[1, 2])
+    kept = torch.tensor(sim.state("gradient"))
+    assert torch.allclose(sim.server.tensors["mean_gradient"], kept.mean(0), atol=1e-6)

@@ -20,7 +20,7 @@ from efl.wire import Dense, encode
 from efl.wire import Message as Wire
 
 
-@pytest.mark.parametrize("name", ["efl", "fedavg", "scaffold"])
+@pytest.mark.parametrize("name", ["efl", "fedavg", "scaffold", "fedper"])
 def test_the_same_bytes_and_the_same_model_as_on_one_machine(tmp_path, name):
     config = {"algorithm.name": name, "training.rounds": 5}
     run, _, _ = served(tmp_path, config)

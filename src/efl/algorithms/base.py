@@ -83,6 +83,11 @@ class Algorithm(Settings):
         return {}
 
     @property
+    def personal_layers(self) -> Sequence[str]:
+        """Patterns (`efl.models.selection`) of what stays with each client besides what an experiment says."""
+        return ()
+
+    @property
     def default_transforms(self) -> Sequence[Transform]:
         """Transformations that belong to the algorithm."""
         return ()

@@ -18,6 +18,7 @@ from efl.algorithms.components.reduction import Aggregate, delta_of
 from efl.algorithms.compression.codec import OnSent
 from efl.algorithms.state import UPDATE, Part, Parts, RoundSettings, ServerState, Update
 from efl.algorithms.transform import Transform, overrides
+from efl.training.assignment import PERSONAL
 from efl.training.local_work import LocalWork
 from efl.wire import Payload
 
@@ -34,9 +35,11 @@ def resent_parts(algorithm: Algorithm) -> list[str]:
     return [name for name, part in upload_parts(algorithm).items() if part.resend]
 
 
-def client_state(algorithm: Algorithm, n: int) -> dict[str, int]:
-    """All vectors that a client keeps between rounds, and how long each is."""
+def client_state(algorithm: Algorithm, n: int, personal: int = 0) -> dict[str, int]:
+    """All vectors that a client keeps between rounds, and how long each is; ``personal`` is what never travels."""
     state = dict(algorithm.client_state(n))
+    if personal:
+        state[PERSONAL] = personal
     for transform in algorithm.transforms:
         state |= transform.client_state(n)
     state |= algorithm.codec.client_state(n)

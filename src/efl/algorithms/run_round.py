@@ -17,8 +17,9 @@ from efl.algorithms.pipeline import aggregate, client_state, encode_updates, res
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.federation import Federation
 from efl.models import FlatModel
+from efl.training.assignment import NO_ROUND, Assignment
 from efl.training.backends.selection import select_backend
-from efl.training.local_work import NO_ROUND, Assignment, LocalWork
+from efl.training.local_work import LocalWork
 from efl.training.trainer import Trainer
 from efl.wire import Payload
 
@@ -57,9 +58,10 @@ class Clients:
     states: Mapping[int, ClientState] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, federation: Federation, model: nn.Module, batch_size: int = 20, seed: int = 0) -> Clients:
-        """The clients of a federation, who train ``model``."""
-        backend = select_backend(FlatModel(model), federation, batch_size)
+    def of(cls, federation: Federation, model: nn.Module | FlatModel, batch_size: int = 20, seed: int = 0) -> Clients:
+        """The clients of a federation, who train ``model``; as a `FlatModel`, parts of it may be frozen or personal."""
+        flat = FlatModel(model) if isinstance(model, nn.Module) else model
+        backend = select_backend(flat, federation, batch_size)
         return cls(Trainer(backend, federation, seed), federation.sizes.tolist())
 
     @property
@@ -67,6 +69,11 @@ class Clients:
         """Settings to start from: round 0, η = 0.1, 20 steps of 20 samples."""
         assert isinstance(self.trainer, Trainer)
         return RoundSettings(0, 0.1, 20, 20, self.trainer.model.layout)
+
+    @property
+    def personal(self) -> int:
+        """How many numbers of a model stay with each client."""
+        return len(self.trainer.model.personal) if isinstance(self.trainer, Trainer) else 0
 
     def state(self, client: int) -> ClientState:
         """What a client keeps."""
@@ -142,7 +149,7 @@ def run_round(
 def _work(
     algorithm: Algorithm, server: ServerState, clients: Clients, settings: RoundSettings, steps: Mapping[int, int]
 ) -> LocalWork:
-    lengths = client_state(algorithm, len(server.w))
+    lengths = client_state(algorithm, len(server.w), clients.personal)
     states = [clients.state(client) for client in steps]
     assignments = [
         Assignment(

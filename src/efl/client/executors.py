@@ -171,12 +171,8 @@ class _Process:
         succeeded, head, sizes = self.pipe.recv()
         ends = accumulate(sizes)
         self.memory.append(self.memory.pop(0))
-        with memoryview(self.memory[-1]) as memory:
-            left = [memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-            result = pickle.loads(head, buffers=left)
-            for view in left:
-                view.release()
-        return self.jobs.popleft(), succeeded, result
+        left = [self.memory[-1][end - size : end] for end, size in zip(ends, sizes, strict=True)]  # copies
+        return self.jobs.popleft(), succeeded, pickle.loads(head, buffers=left)
 
     def stop(self) -> int | None:
         """End the process, whatever it does; its exit code."""

@@ -43,7 +43,7 @@ class ClientHost:
 
     def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
         self.algorithm, self.trainer = algorithm, trainer
-        self.store = StateStore(client_state(algorithm, trainer.model.n), state)
+        self.store = StateStore(client_state(algorithm, trainer.model.n, len(trainer.model.personal)), state)
         self.worker = Worker(algorithm, trainer, self.store.file)
         self.limits = Limits.of(self.worker.plain.layout, len(trainer.model.buffers))
         self.copy = ModelCopy(algorithm.codec.start(trainer.model.w), self.worker.plain)
@@ -104,11 +104,14 @@ class ClientHost:
         return replies
 
     def evaluate(self, requests: EvaluateRequests) -> Metrics:
-        """Metrics of each client, on its own test data; nothing is stored."""
+        """Metrics of each client, on its own test data and with its own personal layers; nothing is stored."""
         if requests.personalisation is not None:
             return self._evaluate_personalised(requests, requests.personalisation)
         clients = requests.clients.tolist()
         self.executor.set_model(requests.w, requests.buffers)
+        if len(self.trainer.model.personal):
+            own = [self._observed(client, 0, None) for client in clients]
+            return self._metrics(list(self.executor.map(Worker.evaluate_own, own)))
         if not self.trainer.objective.per_sample:
             jobs = [clients[start : start + CLIENTS_PER_JOB] for start in range(0, len(clients), CLIENTS_PER_JOB)]
             return self._metrics(list(chain.from_iterable(self.executor.map(Worker.evaluate_clients, jobs))))

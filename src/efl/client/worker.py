@@ -21,7 +21,7 @@ from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.algorithms.pipeline import encode_updates, resent_parts
 from efl.client.state_store import RowsFile, Slot
 from efl.rng import Purpose, seeded_torch
-from efl.training.local_work import Assignment
+from efl.training.assignment import NO_ROUND, PERSONAL, Assignment
 from efl.training.trainer import Trainer
 from efl.wire import Context, Dense, TrainReply, decode, encode
 from efl.wire.parts import coding_context, decode_parts
@@ -115,6 +115,13 @@ class Worker:
         """The same (metrics, 2) for all test data of each client, where metrics are not sums over samples."""
         return [self.trainer.measure_client(self.w, self.buffers, client) for client in clients]
 
+    def evaluate_own(self, client: ClientJob) -> NDArray[np.float64]:
+        """The same for a client with its own personal layers."""
+        kept = self.trainer.model.personal
+        if client.last != NO_ROUND:
+            kept = self.rows.read([client.slot])[PERSONAL][0]
+        return self.trainer.measure_client(torch.cat([self.w, kept]), self.buffers, client.client)
+
     def evaluate_personalised(self, job: TrainJob) -> list[NDArray[np.float64]]:
         """Each client's metrics (metrics, 2) with its personalised model; nothing is sent, stored or billed.
 
@@ -122,13 +129,13 @@ class Worker:
         of some, which correct for how a client differs, would keep it from fitting.
         """
         work = self._personalising(job)
-        models, buffers, clients = work.personalised_models, work.rows.buffers, [one.client for one in job.clients]
+        models, buffers, clients = work.client_models, work.rows.buffers, [one.client for one in job.clients]
         return [self.trainer.measure_client(models[row], buffers[row], client) for row, client in enumerate(clients)]
 
     def personalised(self, job: TrainJob) -> tuple[Tensor, Tensor]:
         """The personalised model of a job's only client, and its float buffers."""
         work = self._personalising(job)
-        return work.personalised_models[0], work.rows.buffers[0]
+        return work.client_models[0], work.rows.buffers[0]
 
     def _personalising(self, job: TrainJob) -> LocalWork:
         """The work that makes personalised models, done."""

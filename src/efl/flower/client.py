@@ -145,7 +145,7 @@ class Node:
         host = self.host()
         request = EvaluateRequest.from_bytes(self._blob(envelope), host.limits)
         self._check_address(request.client)
-        if request.personalised:
+        if request.personalised or len(host.trainer.model.personal):
             self._file(envelope).load(host)
         with single_threaded():
             metrics = host.evaluate(self._decoded(request, host))

@@ -23,6 +23,7 @@ from efl.models import FlatModel
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.loop import Observer, Run
+from efl.runs.network import flat_model
 from efl.runs.result import Result
 from efl.runs.setup import Setup, algorithm_of, resolved
 from efl.server.abandonment import rule_of
@@ -84,9 +85,10 @@ def build_server(
     _check_same(experiment, algorithm, directory)
     if directory.read_summary() is not None:
         raise UserError(f"{where} holds a run that is finished; set network.directory to a new one")
+    model = flat_model(make_model(experiment), experiment, algorithm)
     registry = Registry(clients, network.patience, directory.path / "clients.json")
     mailbox = Mailbox(grid, registry, run_name(directory.name), network.deadline, log)
-    return FlowerSetup(experiment, algorithm, fleet, FlatModel(make_model(experiment)), mailbox), directory
+    return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
 def _algorithm(experiment: Experiment) -> Algorithm:

@@ -5,9 +5,10 @@ from torch import nn
 from efl.models.flat import FlatModel
 from efl.models.input_spec import Task
 from efl.models.registry import NETWORKS
+from efl.models.selection import LAST_LAYER, Names
 from efl.rng import seeded_torch
 
-__all__ = ["NETWORKS", "FlatModel", "Task", "build"]
+__all__ = ["LAST_LAYER", "NETWORKS", "FlatModel", "Names", "Task", "build"]
 
 
 def build(name: str, task: Task, seed: int) -> nn.Module:

@@ -117,10 +117,11 @@ class Evaluator:
         """Every client's metrics of the global model, NaN if unknown; the same model is evaluated once."""
         coordinator = self.coordinator
         w, buffers = coordinator.algorithm.evaluated_model(coordinator.server), coordinator.buffers
-        if self._last is None or not (torch.equal(self._last[0], w) and torch.equal(self._last[1], buffers)):
+        last = None if len(coordinator.model.personal) else self._last  # personal layers may have changed since
+        if last is None or not (torch.equal(last[0], w) and torch.equal(last[1], buffers)):
             request = EvaluateRequests(round_, np.arange(self.schedule.clients), w, buffers)
-            self._last = w.clone(), buffers.clone(), self._collected(request)
-        return self._last[2]
+            self._last = last = w.clone(), buffers.clone(), self._collected(request)
+        return last[2]
 
     def evaluate_personalised(self, round_: int) -> Record:
         """Means, and the worst decile, of the metrics that clients' personalised models have on their own test data.

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from safetensors.torch import save
 from torch import nn
 
 from efl.client.host import ClientHost
 from efl.errors import DivergedError, UserError
+from efl.models.files import save_module
 from efl.processes import single_threaded
 from efl.runs.callbacks import Callback
 from efl.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -27,7 +27,6 @@ from efl.runs.result import Result
 from efl.runs.setup import LocalSetup, Setup
 from efl.runs.summary import reaches, summary_of
 from efl.server.records import RoundRecord
-from efl.storage import write_atomically
 from efl.transport.local import LocalTransport
 
 
@@ -159,8 +158,7 @@ class Run:
     def save_model(self, path: Path | None = None) -> None:
         """Write the module as it stands into the directory, or into a file of its own."""
         assert self.directory is not None or path is not None
-        tensors = {name: tensor.contiguous() for name, tensor in self.module().state_dict().items()}
-        write_atomically(path or self.directory.model, save(tensors))  # type: ignore[union-attr]
+        save_module(self.module(), path or self.directory.model)  # type: ignore[union-attr]
 
     def personalised(self, client: int) -> nn.Module:
         """The personalised model of a client, as an evaluation after the last round makes it."""

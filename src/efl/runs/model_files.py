@@ -6,14 +6,13 @@ import copy
 import json
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_model
 from torch import nn
 
 from efl.config import CUSTOM
-from efl.errors import UserError, first_line
+from efl.errors import UserError
 from efl.federation import Federation
 from efl.models import Task, build
+from efl.models.files import load_module
 from efl.plugins import load_plugin
 from efl.runs.directory import RunDirectory
 from efl.storage import write_atomically
@@ -34,11 +33,7 @@ def read_model(path: Path, model: nn.Module | None = None) -> nn.Module:
     if not weights.is_file():
         raise UserError(f"{weights}: no such file; a run writes its model at its end")
     module = copy.deepcopy(model) if model is not None else _network(directory)
-    try:
-        load_model(module, str(weights))
-    except (RuntimeError, SafetensorError, OSError) as error:
-        raise UserError(f"{weights}: not the weights of this model ({first_line(error)})") from None
-    return module.eval()
+    return load_module(module, weights).eval()
 
 
 def _network(directory: Path) -> nn.Module:

@@ -31,6 +31,7 @@ from efl.runs.data import DataCache, data_resolved
 from efl.runs.device import device_named
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.learning import NAMED, Learning
+from efl.runs.network import flat_model
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
 from efl.server.membership import membership_of
@@ -226,7 +227,7 @@ def build(
         task = Task(federation.input_shape, federation.classes, federation.vocabulary)
         module = build_network(name, task, torch_seed(experiment.training.seed, Purpose.MODEL))
     experiment = experiment.with_values(model={"name": name})
-    model = FlatModel(module, device_named(experiment.engine.device))
+    model = flat_model(module, experiment, algorithm, device_named(experiment.engine.device))
     batch_size, objective = experiment.training.batch_size, learning.objective(experiment.training, known(federation.y))
     learning.stepping(experiment.training)
     check_fit(model, federation, batch_size, objective, algorithm)

@@ -40,7 +40,7 @@ def layer_by_layer(
     model: FlatModel, module: nn.Module, task: Task, x: Any, y: Tensor, weights: Tensor
 ) -> Tensor | None:
     """The weighted mean of squared gradients, (n,); None if the network has other layers than these."""
-    layers = {name: layer for name, layer in module.named_modules() if list(layer.parameters(recurse=False))}
+    layers = {name: layer for name, layer in module.named_modules() if _trained(layer)}
     if not all(_known(layer) for layer in layers.values()) or _shared(module):
         return None
     with _watched(layers) as seen:
@@ -52,13 +52,17 @@ def layer_by_layer(
     with torch.no_grad():
         for one, delta in zip(seen, deltas, strict=True):
             squares |= _squares(one, delta, weights)
-    return flatten(squares[name] for name in model.layout.names)
+    return flatten(squares[name] for name in model.trained_layout.names)
 
 
 def _known(layer: nn.Module) -> bool:
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return type(layer) is nn.Linear
+
+
+def _trained(layer: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
 
 
 def _shared(module: nn.Module) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor
 from efl.errors import UserError, WireError
 from efl.models import FlatModel
 from efl.rng import Purpose
+from efl.training.assignment import NO_ROUND, Assignment
 from efl.training.backends.rows import Rows
 from efl.training.fisher import exact_fisher
 from efl.training.inputs import each
@@ -31,27 +32,11 @@ FisherSamples = tuple[Any, Tensor, Tensor, list[int]]  # x (C, S, …), labels, 
 
 SAMPLES_AT_ONCE = 250  # in a gradient over all of a client's samples
 HOME = torch.device("cpu")
-NO_ROUND = -1
 
 
 def no_deadline() -> bool:
     """There is always time left."""
     return True
-
-
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """What one client is to do: the steps it is able to do, and how things stand between it and the server.
-
-    ``last_upload`` is the round of its last upload, ``undelivered`` what of that the server never received (None if it
-    did), ``personal`` what the server sent to this client alone.
-    """
-
-    client: int
-    steps: int
-    last_upload: int = NO_ROUND
-    undelivered: Mapping[str, Payload] | None = None
-    personal: Payload | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +79,7 @@ class LocalWork:
         self.personalised_models = self.W  # what clients use themselves, if not what they trained
         self.steps = np.array([one.steps for one in self.assignments], dtype=np.int64)
         self.losses = torch.zeros(len(self.steps))
+        self.moves_personal = True  # whether `gradients` takes steps with the parameters that stay with each client
         self.scale: Tensor | None = None
         self._delta: Tensor | None = None
         self._move(self.model.device)
@@ -152,6 +138,13 @@ class LocalWork:
         """Random numbers of each row's client, the same wherever and beside whomever it works."""
         return self.data.streams(purpose)
 
+    @property
+    def client_models(self) -> Tensor:
+        """``personalised_models``, each followed by what stays with its client (C, n + p)."""
+        if not self.rows.personal.shape[1]:
+            return self.personalised_models
+        return torch.cat([self.personalised_models, self.rows.personal.to(self.personalised_models.device)], dim=1)
+
     def personal_models(self) -> Tensor:
         """The model (C, n) that each row was sent alone, ``start`` for those that were sent none."""
         sent = [one.personal for one in self.assignments]
@@ -204,6 +197,7 @@ class LocalWork:
         step.check(self.W)
         step, eta, plain = step.to(self.W.device), self.settings.eta, self.settings.optimiser.plain
         move = None if plain else self.settings.optimiser.start(self.W, eta, self.settings.layout)
+        move_own = None if plain else self.rows.personal_move(self.settings.optimiser, eta)
         drifts = step.drift is not None or step.explicit
         fused = plain and not drifts and (self.rows.batched or self.settings.local_steps > 1)
         for number, active in self._active_rows():
@@ -218,6 +212,7 @@ class LocalWork:
             if squares is not None:
                 squares[:active].addcmul_(gradient, gradient)
             step.take(self.W[:active], gradient, eta, move)
+            self.rows.move_personal(active, eta, move_own)
         self._finish()
 
     def gradients(self, *shadows: Rows) -> Iterator[tuple[int, Tensor]]:
@@ -225,6 +220,7 @@ class LocalWork:
 
         For steps that are more than a `Step`: the loop body moves ``work.W[:active]`` itself. ``shadows`` get their
         gradients on the same mini-batches in their own ``G``. Only for plain SGD: nobody else would use an optimiser.
+        Personal parameters take a step of it after the body, unless it sets ``moves_personal`` to False.
         """
         if not self.settings.optimiser.plain:
             raise UserError("training.optimiser: this algorithm has its own steps; leave it at plain 'sgd'")
@@ -232,12 +228,15 @@ class LocalWork:
             x, y = self.data.batch(number, active)
             self.losses[:active] += self.rows.gradient(active, x, y)
             for other in shadows:
+                other.personal.copy_(self.rows.personal)
                 other.gradient(active, x, y)
             yield active, self.rows.G[:active]
+            if self.moves_personal:
+                self.rows.move_personal(active, self.settings.eta)
         self._finish()
 
     def gradient_sum(self) -> Tensor:
-        """The sum (C, n) over all mini-batches of the gradient at ``start``; nothing moves."""
+        """The sum (C, n) over all mini-batches of the gradient at ``start``, which does not move."""
         total = torch.zeros_like(self.W)
         for active, gradient in self.gradients():
             total[:active] += gradient
@@ -252,6 +251,7 @@ class LocalWork:
         one = self.rows.at(self.start, 1)
         gradients, losses = torch.zeros_like(self.W), torch.zeros_like(self.losses)
         for row, total in enumerate(gradients):
+            one.personal.copy_(self.rows.personal[row])
             x, y = self.data.all_samples(row)
             x, y = each(lambda tensor: tensor.to(self.model.device), x), y.to(self.model.device)
             counts = self.rows.task.sample_weights(y)

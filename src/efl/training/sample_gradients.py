@@ -36,7 +36,7 @@ def _at_once(model: FlatModel, module: nn.Module, task: Task, x: Any, y: Tensor,
     """Per-sample gradients by `torch.func`, some samples at a time; None where it cannot, or only very slowly."""
     if any(isinstance(layer, nn.RNNBase) for layer in module.modules()):  # vmap takes 14 × as long there
         return None
-    names = model.layout.names
+    names = model.trained_layout.names
     parameters = dict(zip(names, (p.detach() for p in model.parameters), strict=True))
 
     def loss_of_one(parameters: dict[str, Tensor], sample: Any, label: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def _at_once(model: FlatModel, module: nn.Module, task: Task, x: Any, y: Tensor,
         return task.sample_losses(task.read(outputs), label.unsqueeze(0)).sum()
 
     per_sample = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
-    total = torch.zeros(model.n, device=model.device)
+    total = torch.zeros(model.trained_layout.n, device=model.device)
     at_once = max(1, min(32, FLOATS_AT_ONCE // model.n))
     for start in range(0, len(y), at_once):
         part = slice(start, start + at_once)
@@ -60,7 +60,7 @@ def _at_once(model: FlatModel, module: nn.Module, task: Task, x: Any, y: Tensor,
 
 def _one_by_one(model: FlatModel, module: nn.Module, task: Task, x: Any, y: Tensor, weights: Tensor) -> Tensor:
     """The same by ordinary differentiation, a pass for each sample."""
-    total = torch.zeros(model.n, device=model.device)
+    total = torch.zeros(model.trained_layout.n, device=model.device)
     for sample, label, weight in zip(in_rows(x), y, weights.tolist(), strict=True):
         if weight > 0:
             outputs = answer(module, each(lambda tensor: tensor.unsqueeze(0), sample))

@@ -16,17 +16,12 @@ from torch.utils._pytree import tree_map
 from efl.federation import Federation
 from efl.models import FlatModel
 from efl.rng import Purpose, stream, torch_seed
+from efl.training.assignment import NO_ROUND, PERSONAL, Assignment
 from efl.training.augmentation import Augmentation
 from efl.training.backends.native import NativeBatches, NativeWork
 from efl.training.backends.selection import Backend, Native
 from efl.training.batches import BatchPrefetcher, batch_indices, fisher_samples
-from efl.training.local_work import (
-    Assignment,
-    CohortData,
-    FisherSamples,
-    LocalWork,
-    no_deadline,
-)
+from efl.training.local_work import CohortData, FisherSamples, LocalWork, no_deadline
 from efl.training.optimisers import PLAIN_SGD, Optimiser
 from efl.training.round_settings import RoundSettings
 from efl.training.tasks import METRICS, Metric, Objective
@@ -102,6 +97,8 @@ class Trainer:
         """
         chosen, settings = self._chosen(assignments, settings, purpose), replace(settings, optimiser=self.optimiser)
         rows = self.backend.rows(start, len(assignments), buffers)
+        if len(self.model.personal):
+            state = {**state, PERSONAL: _renewed(rows.personal, state[PERSONAL], assignments)}
         clients = [one.client for one in assignments]
         data = CohortData(
             BatchPrefetcher(self.federation, chosen, rows, self._augmentation(clients, settings.round, len(chosen))),
@@ -173,3 +170,11 @@ class Trainer:
 
 def _joined(*parts: Any) -> Any:
     return torch.cat(parts) if isinstance(parts[0], Tensor) and parts[0].dim() else parts[0]
+
+
+def _renewed(personal: Tensor, kept: Tensor, assignments: Sequence[Assignment]) -> Tensor:
+    """The personal part of rows, changed in place to what their clients kept of it, if they were sampled before."""
+    for row, own, one in zip(personal, kept, assignments, strict=True):
+        if one.last_upload != NO_ROUND:
+            row.copy_(own)
+    return personal

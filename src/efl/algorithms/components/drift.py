@@ -18,7 +18,8 @@ from torch import Tensor
 from efl.algorithms.components.elastic import ElasticField, StepKind, steps_under_pull
 from efl.algorithms.components.shares import fade
 from efl.algorithms.state import RoundSettings
-from efl.training.local_work import NO_ROUND, LocalWork
+from efl.training.assignment import NO_ROUND
+from efl.training.local_work import LocalWork
 
 _NEW = (0.0, 0.0, 0.0, 0.0)
 HORIZON = 20.0  # rounds over which the mean step is smoothed

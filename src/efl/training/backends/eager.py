@@ -32,16 +32,18 @@ class EagerRows(Rows):
     ) -> None:
         super().__init__(model, w, count, buffers, task)
         self._identity = next(_identities)
-        self._row_views = [split(row, model.layout) for row in self.W]
-        self._buffer_views = [split(row, model.buffer_layout) for row in self.buffers]
+        views = [model.views(row, buffers) for row, buffers in zip(self.whole, self.buffers, strict=True)]
+        self._row_views, self._buffer_views = [own for own, _ in views], [own for _, own in views]
 
     def at(self, w: Tensor, count: int) -> EagerRows:
         """``count`` more models of the same kind, all at ``w``."""
-        return EagerRows(self.model, w, count, task=self.task)
+        rows = EagerRows(self.model, w, count, task=self.task)
+        rows.personal.copy_(self.personal[:count])
+        return rows
 
     @cached_property
     def _gradient_views(self) -> list[list[Tensor]]:
-        return [split(row, self.model.layout) for row in self.G]
+        return [split(row, self.model.trained_layout) for row in self.trained_gradients]
 
     def gradient(self, active: int, x: Any, y: Tensor) -> Tensor:
         """Fill ``G`` for the first ``active`` rows with the gradient on x (active, B, …); return their losses."""
@@ -53,6 +55,7 @@ class EagerRows(Rows):
         losses = torch.stack(list(map(self._backward, range(active), in_rows(x), y, repeat(use))))
         if squares is not None:
             self.W[:active].sub_(self.G[:active], alpha=eta)
+            self.move_personal(active, eta)
             squares[:active].addcmul_(self.G[:active], self.G[:active])
         return losses
 
@@ -61,7 +64,8 @@ class EagerRows(Rows):
         result = torch.zeros_like(self.W[: len(y)])
         for row, samples in enumerate(in_rows(x)):
             module = self.use(row, training=False)
-            result[row] = squared_gradients(self.model, module, self.task, samples, y[row], weights[row])
+            squares = squared_gradients(self.model, module, self.task, samples, y[row], weights[row])
+            result[row] = squares[: self.model.n]
         return result
 
     def outputs(self, x: Any, weights: Tensor) -> Tensor:
@@ -76,7 +80,7 @@ class EagerRows(Rows):
             model.place(self._row_views[row], self._buffer_views[row])
             model.bound = address
         if model.module.training != training:
-            model.module.train(training)
+            model.train(training)
         return model.module
 
     def _backward(self, row: int, x: Any, y: Tensor, use: Callable[[int, Gradients], None]) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from efl.models import FlatModel
+from efl.training.optimisers import Move, Optimiser
 from efl.training.tasks.base import Task
 from efl.training.tasks.objective import PLAIN_TASK
 
@@ -21,6 +22,7 @@ from efl.training.tasks.objective import PLAIN_TASK
 class Rows(ABC):
     """C models as a matrix: ``W`` and ``G`` (C, n), ``buffers`` (C, b).
 
+    A row of ``W`` begins one of ``whole``; what follows is ``personal`` (C, p), if something stays with each client.
     ``batched`` says whether rows share matrix operations, ``task`` what the loss is.
     """
 
@@ -30,7 +32,8 @@ class Rows(ABC):
         self, model: FlatModel, w: Tensor, count: int, buffers: Tensor | None = None, task: Task = PLAIN_TASK
     ) -> None:
         self.model, self.task = model, task
-        self.W = w.to(model.device).expand(count, -1).clone()
+        self.whole = model.whole(w).to(model.device).expand(count, -1).clone()
+        self.W, self.personal = self.whole[:, : len(w)], self.whole[:, len(w) :]
         self.buffers = (model.buffers if buffers is None else buffers).to(model.device).expand(count, -1).clone()
 
     @abstractmethod
@@ -40,7 +43,34 @@ class Rows(ABC):
     @cached_property
     def G(self) -> Tensor:
         """Where gradients go, once somebody asks for them."""
-        return torch.zeros_like(self.W)
+        return self.trained_gradients[:, : self.W.shape[1]] if self.personal.shape[1] else torch.zeros_like(self.W)
+
+    @cached_property
+    def trained_gradients(self) -> Tensor:
+        """``G``, and beside it the gradients by personal parameters, if there are some."""
+        if not self.personal.shape[1]:
+            return self.G
+        return self.W.new_zeros(len(self.W), self.model.trained_layout.n)
+
+    @property
+    def personal_parameters(self) -> Tensor:
+        """What of ``personal`` is trained; the rest are buffers."""
+        return self.personal[:, : self.model.personal_parameters.n] if self.personal.shape[1] else self.personal
+
+    def personal_move(self, optimiser: Optimiser, eta: float) -> Move | None:
+        """What moves the personal parameters, if there are some; the optimiser keeps for them what it keeps."""
+        own = self.personal_parameters
+        return optimiser.start(own, eta, self.model.personal_parameters) if own.shape[1] else None
+
+    def move_personal(self, active: int, eta: float, move: Move | None = None) -> None:
+        """Take the step that the last gradient calls for with the personal parameters of the first rows."""
+        if not self.personal_parameters.shape[1]:
+            return
+        own, gradient = self.personal_parameters[:active], self.trained_gradients[:active, self.W.shape[1] :]
+        if move is None:
+            own.sub_(gradient, alpha=eta)
+        else:
+            move(own, gradient)
 
     def targets(self, y: Tensor) -> Tensor:
         """Labels (…, C, B) of many steps in the form that `gradient` takes them quickest."""

@@ -114,9 +114,10 @@ def select_backend(
 
     Compiled code knows plain cross-entropy only. With an optimiser other than plain SGD it finds the gradients and
     PyTorch takes the steps. The only client of a federation shares with nobody: PyTorch's own arithmetic makes its
-    training plain SGD.
+    training plain SGD. Models with personal layers are trained one by one.
     """
-    chain = Chain.of(model.module) if len(federation) > 1 else None
+    alike = len(federation) > 1 and not len(model.personal)
+    chain = Chain.of(model.module) if alike else None
     chosen = torch.arange(batch_size) % len(federation.x)
     if chain is None or not (batched := Batched(model, chain, task=task)).supports(federation, chosen):
         return Eager(model, task=task)
