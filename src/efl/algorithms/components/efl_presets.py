@@ -9,7 +9,6 @@ FIRST_EDITION: Mapping[str, Any] = {
     "memory": "off",
     "drift": "off",
     "caution": 0.0,
-    "fisher_size": "own",
 }
 PAPER: Mapping[str, Any] = {
     **FIRST_EDITION,
