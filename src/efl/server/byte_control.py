@@ -9,7 +9,9 @@ What is sent in a round depends on the steps of as many rounds ago as clients st
 factor follows slowly, in 1/(D + 4) parts: an integrator behind a delay of D/2 is stable, and damped, up to several
 times that. What was sent too much is paid back over the next rounds. The factor is bounded: a coarser lattice makes
 noisier updates, and without bounds that could run away. For the same reason headers and fields, which no lattice makes
-shorter, take no more than a part of the budget: very small models go beyond it instead.
+shorter, take no more than a part of the budget: very small models go beyond it instead. A share of what FedAvg sends is
+never less than `FREE` bytes per client and round: of models of a few hundred parameters everything is small, and all of
+them matter, so that these start with as fine a lattice as that allows.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ BOUNDS = (-1.0, 1.25)  # octaves
 TARGETS = (0.4, 1.2)  # of what a round is allowed, whatever the debt
 CAUTIOUS = 0.94  # of the budget is aimed at
 LEAST = 0.75  # of the budget is left to what can be made coarser
+FREE = 512
+MESSAGES = 2.5  # per client and round: an upload, and a broadcast with what was missed before
+FINEST, PLAIN, PER_OCTAVE = -4.0, 0.65, 0.9  # octaves; bits per parameter of a usual lattice, and of one twice as fine
 KindsSent = Mapping[Any, Mapping[str, int]]
 COARSENED = ("update", "catch-up")  # as the ledger has them
 
@@ -40,6 +45,20 @@ class ByteControl:
     octaves: float = 0.0
     sent: float = 0.0
     allowed: float = 0.0
+    finest: float = BOUNDS[0]
+
+    @classmethod
+    def of(cls, budget: Budget | None, parameters: int) -> ByteControl:
+        """For a model of so many parameters.
+
+        >>> [ByteControl.of(Budget(1 / 25), n).octaves for n in (6, 1000, 10_000)]
+        [-4.0, -1.098, 0.0]
+        """
+        if budget is None or budget.share is None:
+            return cls(budget)
+        bits = 8 * FREE / (MESSAGES * parameters)
+        start = round(max(FINEST, min(0.0, (PLAIN - bits) / PER_OCTAVE)), 3)
+        return cls(budget, start, finest=min(BOUNDS[0], start))
 
     def coarseness(self, cohort: float) -> int:
         """The factor's logarithm in quarters of an octave.
@@ -64,16 +83,16 @@ class ByteControl:
             return
         fixed = sum(sum(way.values()) for way in kinds.values()) - sent
         allowed = CAUTIOUS * self.budget.allowed(model_bytes, requests, complete)
-        allowed = max(allowed - fixed, LEAST * allowed)
+        allowed = max(allowed - fixed, LEAST * allowed, FREE * requests if self.budget.share is not None else 0)
         self.sent, self.allowed = self.sent + sent, self.allowed + allowed
         pace = clients / requests + SLOWEST
         target = allowed - (self.sent - self.allowed) / (PAID_BACK * pace)
         target = max(TARGETS[0] * allowed, min(TARGETS[1] * allowed, target))
-        self.octaves = max(BOUNDS[0], min(BOUNDS[1], self.octaves + log2(sent / target) / pace))
+        self.octaves = max(self.finest, min(BOUNDS[1], self.octaves + log2(sent / target) / pace))
 
     def state_dict(self) -> dict[str, float]:
         """Everything that rounds change."""
-        return {name: value for name, value in asdict(self).items() if name != "budget"}
+        return {name: value for name, value in asdict(self).items() if name not in ("budget", "finest")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""

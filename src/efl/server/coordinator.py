@@ -73,7 +73,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.plain = self.context = Context(self.model.layout)
         self.parts = upload_parts(self.algorithm)
-        self.byte_control = ByteControl(self.algorithm.budget)
+        self.byte_control = ByteControl.of(self.algorithm.budget, self.model.n)
         self.kinds = {name: part.kind for name, part in self.parts.items()}
         self.message_limits = Limits.of(self.plain.layout, len(self.model.buffers), self.parts)
         self.rejected_rounds = 0  # in a row in which replies were rejected, and none could be used
