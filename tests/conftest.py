@@ -3,6 +3,7 @@ import torch
 from hypothesis import settings
 
 from efl import Federation, load
+from efl.plugins import REGISTRIES, registry
 
 settings.register_profile("same every time", derandomize=True)
 settings.load_profile("same every time")
@@ -12,6 +13,15 @@ settings.load_profile("same every time")
 def _same_every_time():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def _forget_what_a_test_registers():
+    known = [registry(kind) for kind in REGISTRIES]
+    before = [(dict(found._things), dict(found._given)) for found in known]
+    yield
+    for found, (things, given) in zip(known, before, strict=True):
+        found._things, found._given = things, given
 
 
 @pytest.fixture(scope="session")

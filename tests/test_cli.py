@@ -176,7 +176,7 @@ def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):
         (["--set=algorithm.density_down=1.5"], "algorithm.density_down"),
         (["--set=algorithm.elasticity=-1"], "algorithm.elasticity"),
         (["--set=algorithm.name=fedagv"], "unknown algorithm 'fedagv'; did you mean 'fedavg'?"),
-        (["--set=algorithm.name=newton"], "unknown algorithm 'newton'; choose one of: apfl, efl, fedadagrad"),
+        (["--set=algorithm.name=newton"], "unknown algorithm 'newton'; choose one of: apfl, cafe, ditto"),
         (["--set=algorithm.name=efl:best"], "unknown preset 'best' of efl; choose one of: paper"),
         (["--set=model.name=transformer"], "unknown model 'transformer'"),
         (["--set=model.name=cnn", "--set=federation.dataset=synthetic:1,1"], "needs images"),

@@ -12,21 +12,14 @@ from torch import nn
 import efl
 from efl.config import parse
 from efl.errors import UserError
-from efl.plugins import REGISTRIES, Registry, load_plugin, register, registry
+from efl.plugins import Registry, load_plugin, register, registry
+
+pytestmark = pytest.mark.usefixtures("_forget_what_a_test_registers")
 
 
 @pytest.fixture
 def colours():
     return Registry("colour", lambda thing: thing if isinstance(thing, str) else None)
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_a_test_registers():
-    known = [registry(kind) for kind in REGISTRIES]
-    before = [(dict(found._things), dict(found._given)) for found in known]
-    yield
-    for found, (things, given) in zip(known, before, strict=True):
-        found._things, found._given = things, given
 
 
 def test_a_name_is_found_and_a_misspelt_one_gets_a_hint(colours):

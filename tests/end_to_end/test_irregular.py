@@ -56,8 +56,8 @@ def test_theorem_1s_schedule(digits):
     assert etas == pytest.approx([16 * 4 / (2 * (t * 4 + 60) * 4) for t in (1, 2, 1, 2)])
     with pytest.raises(UserError, match=r"training.schedule: 'theorem1:2' should be theorem1:MU,GAMMA"):
         train(digits, schedule="theorem1:2")
-    with pytest.raises(UserError, match=r"training.schedule: unknown schedule 'cosine'"):
-        train(digits, schedule="cosine")
+    with pytest.raises(UserError, match=r"training.schedule: unknown schedule 'square'"):
+        train(digits, schedule="square")
 
 
 def assembled(digits, fleet, **training):

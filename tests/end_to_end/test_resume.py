@@ -43,7 +43,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
         "--set=track.checkpoint_every=3",
         "-q",
     ]
-    options += ["--set=training.rounds=150"]
+    options += ["--set=training.rounds=80"]
     subprocess.run([*command, "run", *options, "--out", "whole"], cwd=tmp_path, env=environment, check=True)
     expected = json.loads((tmp_path / "whole/summary.json").read_text())["model_sha256"]
 
@@ -51,7 +51,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
     rng = random.Random(0)
     process = subprocess.Popen([*command, "run", *options, "--out", "killed"], cwd=tmp_path, env=environment)
     kills = 0
-    for goal in (3, 40, 90):
+    for goal in (3, 25, 50):
         while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < goal):
             time.sleep(0.005)
         time.sleep(rng.random() * 0.05)

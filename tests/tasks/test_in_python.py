@@ -23,6 +23,7 @@ class HalfSteps(efl.Algorithm):
 """
 
 
+@pytest.mark.usefixtures("_forget_what_a_test_registers")
 def test_own_algorithm_from_a_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(ALGORITHM)
