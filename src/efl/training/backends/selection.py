@@ -28,6 +28,9 @@ log = logging.getLogger("efl")
 WORTH_COMPILING = 3 * 10**7  # multiplications in a step, at most; larger products PyTorch cuts up to fit the caches
 
 
+ROWS_TRIED = 5
+
+
 @dataclass(frozen=True, eq=False)
 class Backend(ABC):
     """Makes the rows of a model; made once per process."""
@@ -80,6 +83,27 @@ class Batched(Backend):
             return False
         return True
 
+    def keeps_rows_apart(self, federation: Federation, chosen: Tensor) -> bool:
+        """Whether a row's step has the same bits in every company, tried on some rows with samples of their own.
+
+        Libraries choose how to multiply by the number of products, too, and then add up in another order. For some
+        shapes, mostly of a single output, that is so even between one product and two.
+        """
+        samples = (chosen + len(chosen) * torch.arange(ROWS_TRIED)[:, None]) % len(federation.x)
+        x, y = _batch_by_pytorch(federation, samples)
+        spread = torch.arange(ROWS_TRIED * self.model.n).view(ROWS_TRIED, -1).sin().mul_(0.1)
+        found = [self._step(x, y, spread, some) for some in _groups(ROWS_TRIED)]
+        return all(torch.equal(rows, found[0][some]) for rows, some in zip(found, _groups(ROWS_TRIED), strict=True))
+
+    def _step(self, x: Tensor, y: Tensor, spread: Tensor, some: slice) -> Tensor:
+        """The gradients of some rows, beside where a step leads them; ``spread`` tells their weights apart."""
+        count = len(spread[some])
+        rows = self.rows(self.model.w, count)
+        rows.W += spread[some]
+        rows.gradient(count, x[some], y[some])
+        rows.descend(count, x[some], y[some], 0.1)
+        return torch.cat([rows.G, rows.W], dim=1)
+
 
 @dataclass(frozen=True, eq=False)
 class Native(Batched):
@@ -121,20 +145,33 @@ def select_backend(
     chosen = torch.arange(batch_size) % len(federation.x)
     if chain is None or not (batched := Batched(model, chain, task=task)).supports(federation, chosen):
         return Eager(model, task=task)
-    if not native or not task.plain or model.n * batch_size > WORTH_COMPILING:
-        return batched
+    if native and task.plain and model.n * batch_size <= WORTH_COMPILING:
+        compiled = _native(batched, federation, chosen)
+        if compiled is not None:
+            return compiled
+    on_cpu = model.device.type == "cpu"  # others make no promise about last bits
+    return batched if not on_cpu or batched.keeps_rows_apart(federation, chosen) else Eager(model, task=task)
+
+
+def _native(batched: Batched, federation: Federation, chosen: Tensor) -> Native | None:
+    """Compiled code for a chain, if there is some and it finds what PyTorch does."""
     try:
-        compiled = CompiledChain.of(chain, model)
+        compiled = CompiledChain.of(batched.chain, batched.model)
     except NotCompiledError as problem:
         _warn_not_compiled(str(problem))
-        return batched
+        return None
     if compiled is None:
-        return batched
-    backend = Native(model, chain, compiled)
+        return None
+    backend = Native(batched.model, batched.chain, compiled)
     if not backend.supports(federation, chosen):
         _warn_not_compiled("compiled code finds other numbers than PyTorch")
-        return batched
+        return None
     return backend
+
+
+def _groups(count: int) -> list[slice]:
+    """All rows first; then each by itself, and some of them."""
+    return [slice(0, count), *(slice(k, k + 1) for k in range(count)), slice(0, 2), slice(1, 4), slice(2, count)]
 
 
 def _batch_by_pytorch(federation: Federation, chosen: Tensor) -> tuple[Any, Tensor]:
