@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,13 @@ class Result:
         if self._personalised is None:
             raise UserError("this result has lost its clients; ask the one that efl.train or efl.resume returned")
         return self._personalised(client)
+
+
+def warn_if_diverged(result: Result) -> None:
+    """Say in one line, to the caller of whoever asks, that a run ended early because training diverged."""
+    if result.summary.get("diverged"):
+        rounds, why = result.summary["rounds"], result.summary["diverged_reason"]
+        warnings.warn(f"the run diverged after {rounds} rounds: {why}; a smaller learning_rate may help", stacklevel=3)
 
 
 def _size(count: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -108,6 +108,7 @@ class Setup(ABC):
             training.restart,
             training.seed,
             self.optimiser,
+            self.objective.task.in_nats,
         )
 
 
@@ -261,9 +262,7 @@ def _schedule(experiment: Experiment) -> Schedule:
 def _fleet(experiment: Experiment) -> Fleet:
     if CUSTOM in (experiment.fleet.get("straggler_steps"), experiment.fleet.get("inactive")):
         raise UserError("this run has a fleet with functions of your own; pass it: efl.resume(DIR, fleet=…)")
-    fleet = make(Fleet, experiment.fleet, "fleet")
-    assert isinstance(fleet, Fleet)
-    return fleet
+    return cast(Fleet, make(Fleet, experiment.fleet, "fleet"))
 
 
 def _network_name(experiment: Experiment, federation: Federation) -> str:

@@ -36,6 +36,7 @@ class Classification(Task):
     """
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    in_nats: ClassVar[bool] = True
 
     ignore_index: int | None = None
     class_weights: tuple[Positive, ...] = ()

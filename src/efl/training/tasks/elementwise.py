@@ -110,6 +110,7 @@ class MultiLabel(Elementwise):
     """Binary cross-entropy with logits: targets between 0 and 1, one per label."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "f1")
+    in_nats: ClassVar[bool] = True
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Of every label."""
