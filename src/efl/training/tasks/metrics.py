@@ -110,10 +110,12 @@ def _f1(task: Task, outputs: Tensor, targets: Tensor) -> Pairs:
 
 
 def _determination(outputs: Tensor, targets: Tensor) -> Tensor:
-    """R²: the share of the targets' variance that is explained, on each client's own data."""
+    """R²: the share of the targets' variance that is explained, on each client's own data; unknown if they have none."""
     outputs, targets = aligned(tensor_of(outputs), targets)
+    if bool((targets == targets[:1]).all()):
+        return torch.tensor(torch.nan)
     total = (targets - targets.mean(0)).double().square().sum()
-    return 1 - (outputs - targets).double().square().sum() / total.clamp(min=1e-30)
+    return 1 - (outputs - targets).double().square().sum() / total
 
 
 def _differences(outputs: Tensor, targets: Tensor) -> Tensor:
