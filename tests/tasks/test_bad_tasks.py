@@ -11,7 +11,8 @@ x = torch.randn(80, 5)
 
 def train(y, model=None, **settings):
     federation = efl.Federation.from_tensors(settings.pop("x", x), y, clients=4, **settings.pop("data", {}))
-    return efl.train(federation, model or nn.Linear(5, 3), rounds=2, cohort=2, **settings)
+    settings = {"rounds": 2, "cohort": 2} | settings
+    return efl.train(federation, model or nn.Linear(5, 3), **settings)
 
 
 def refused(message, *args, **settings):
@@ -91,6 +92,9 @@ def test_metrics():
         metrics={"pair": lambda o, y: [1, 2, 3]},
     )
     refused("metric 'accuracy' fails on client 0: accuracy needs classes", real(), nn.Linear(5, 1), metrics="accuracy")
+    last = efl.Federation.from_tensors(x, (y := real()), clients=4).test[3]
+    one = lambda o, targets: broken(o, targets) if float(y[last[0]]) in targets else 1.0  # noqa: E731
+    refused("metric 'mine' fails on client 3: no way", y, nn.Linear(5, 1), metrics={"mine": one}, rounds=10**6)
     refused("unknown metric 'acuracy'; did you mean 'accuracy'", real(), nn.Linear(5, 1), metrics=["acuracy"])
     refused("'round' cannot be the name of a metric", real(), nn.Linear(5, 1), metrics={"round": broken})
     refused("metric 'mine' is a int; pass a function", real(), nn.Linear(5, 1), metrics={"mine": 3})

@@ -18,8 +18,10 @@ from efl.training.augmentation import check_augment
 from efl.training.backends.selection import Eager
 from efl.training.inputs import each
 from efl.training.tasks import Objective
+from efl.training.trainer import Trainer
 
 FIRST = 0  # the client whose first mini-batch is tried
+MEASURED = 2000  # test samples on which metrics are tried, about
 
 
 def check_fit(
@@ -48,6 +50,19 @@ def check_fit(
     if problem is not None:
         raise UserError(problem)
     objective.of_client(outputs, y, FIRST)
+    _check_metrics(model, federation, objective)
+
+
+def _check_metrics(model: FlatModel, federation: Federation, objective: Objective) -> None:
+    """Raise `UserError` if a metric fails on a client's test data; of many clients, the first are tried."""
+    if objective.per_sample:
+        return  # what works on a few samples works on all
+    trainer = Trainer(Eager(model, task=objective.task), federation, seed=0, metrics=objective.metrics)
+    samples = 0
+    for client, test in enumerate(federation.test):
+        if (samples := samples + len(test)) > MEASURED and client:
+            return
+        trainer.measure_client(model.w, model.buffers, client)
 
 
 def check_targets(federation: Federation, objective: Objective) -> None:

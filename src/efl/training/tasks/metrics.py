@@ -110,7 +110,7 @@ def _f1(task: Task, outputs: Tensor, targets: Tensor) -> Pairs:
 
 
 def _determination(outputs: Tensor, targets: Tensor) -> Tensor:
-    """R²: the share of the targets' variance that is explained, on each client's own data; unknown if they have none."""
+    """R²: the share of the targets' variance that is explained, on a client's own data; NaN if they have none."""
     outputs, targets = aligned(tensor_of(outputs), targets)
     if bool((targets == targets[:1]).all()):
         return torch.tensor(torch.nan)
