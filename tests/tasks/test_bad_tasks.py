@@ -39,6 +39,31 @@ def test_labels_of_the_wrong_kind():
     y = real(float("nan"))
     refused(rf"client {owner(17, y)} has NaN or infinity among its targets", y, nn.Linear(5, 1))
     refused("labels must lie in 0 … classes-1, found -1", torch.randint(-1, 3, (80,)))
+    y = torch.arange(80) % 3
+    y[17] = 9
+    message = rf"0 … 2, or be -100 for padding; found 0 … 9, first with client {owner(17, y)} \(sample 17 of all\)"
+    refused(message, y, data={"classes": 3})
+
+
+def test_samples_that_are_not_finite():
+    samples, y = x.clone(), torch.arange(80) % 3
+    samples[[17, 40]] = torch.inf
+    message = rf"NaN or infinity in 2 of 80 samples, first with client {owner(17, y)} \(sample 17 of all\); clean"
+    refused(message, y, x=samples)
+
+
+def test_padding_is_what_ignore_index_names():
+    tokens = torch.randint(1, 10, (80, 7))
+    labels = (tokens % 3).masked_fill(tokens == 9, -1)
+    labels[0, 0], first = -1, owner(0, labels)
+    model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 3))
+    named = {"name": "cross_entropy", "ignore_index": -1}
+    found = train(labels, model, x=tokens, loss=named)
+    usual = train(labels.masked_fill(labels == -1, -100), model, x=tokens)
+    assert found.summary["model_sha256"] == usual.summary["model_sha256"]
+    message = rf"client {first} has label -1; .* 0 … 2, or be -100 for padding, or what ignore_index names"
+    refused(message, labels, model, x=tokens)
+    refused(r"label -2; .* or be -1 for padding", labels.masked_fill(labels == 0, -2), model, x=tokens, loss=named)
 
 
 def test_outputs_of_the_wrong_shape():

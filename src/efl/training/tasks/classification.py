@@ -99,7 +99,9 @@ class Classification(Task):
             return None
         sample = int(wrong.reshape(len(y), -1).any(1).int().argmax())
         value = int(y[sample][wrong[sample]][0] if y.dim() > 1 else y[sample])
-        return sample, f"label {value}; labels must lie in 0 … {classes - 1}, or be {PADDING} for padding"
+        padding = f"{PADDING} for padding, or what ignore_index names"
+        padding = padding if self.ignore_index is None else f"{self.ignore_index} for padding"
+        return sample, f"label {value}; labels must lie in 0 … {classes - 1}, or be {padding}"
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         """There must be a score for every class, at every position if there are several."""
