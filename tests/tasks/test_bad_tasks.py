@@ -94,8 +94,11 @@ def test_an_output_nobody_understands():
         (lambda outputs, y: (outputs.squeeze(1) - y).square(), r"returns a tensor of shape \(20,\); return one number"),
         (lambda outputs, y: outputs.sum() * float("nan"), "the loss is nan on the first batch of client 0"),
         (lambda outputs, y: 3.0, "the loss returns a float; return a tensor"),
-        (lambda outputs, y: y.sum(), "cannot be trained on batches of shape .*does not require grad"),
-        (lambda outputs, y: outputs.nothing, "cannot be trained on batches of shape"),
+        (lambda outputs, y: y.sum(), "the loss has no gradient; compute it from the model's outputs"),
+        (lambda outputs, y: (outputs - y).square().mean().detach(), "the loss has no gradient"),
+        (lambda outputs, y: outputs.nothing, "the loss fails: AttributeError: .*nothing.* first batch of client 0"),
+        (lambda outputs, y, more: outputs.sum(), "the loss fails: TypeError: .* missing 1 required"),
+        (nn.MSELoss, r"loss: MSELoss is a class; pass an object of it, such as MSELoss\(\)"),
         (3, "loss: a int is no loss"),
         ("mze", "unknown task 'mze'; did you mean 'mse'"),
         ({"name": "huber", "delta": -1}, r"training\.loss\.delta: input should be greater than 0"),
@@ -103,6 +106,29 @@ def test_an_output_nobody_understands():
 )
 def test_losses(loss, message):
     refused(message, real(), nn.Linear(5, 1), loss=loss)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_loss_that_fails_later_names_the_client(workers):
+    y, calls = real(), []
+
+    def fails_later(outputs, targets):
+        calls.append(outputs.requires_grad)
+        if sum(calls) > 10:
+            raise KeyError("no more")
+        return (outputs.squeeze(1) - targets).square().mean()
+
+    message = r"^fedavg, round \d+, client \d+.*: the loss fails: KeyError: 'no more'$"
+    refused(message, y, nn.Linear(5, 1), loss=fails_later, algorithm="fedavg", engine={"workers": workers})
+
+
+def test_a_loss_may_return_one_number_in_any_shape():
+    y, model = real(), nn.Linear(5, 1)
+    usual, odd = (
+        train(y, model, loss=lambda o, t: (o.squeeze(1) - t).square().mean().reshape(shape)).summary["model_sha256"]  # noqa: B023
+        for shape in ((), (1, 1))
+    )
+    assert usual == odd
 
 
 def test_metrics():

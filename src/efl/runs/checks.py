@@ -18,6 +18,7 @@ from efl.training.augmentation import check_augment
 from efl.training.backends.selection import Eager
 from efl.training.inputs import each
 from efl.training.tasks import Objective
+from efl.training.tasks.own import OwnLossError
 from efl.training.trainer import Trainer
 
 FIRST = 0  # the client whose first mini-batch is tried
@@ -44,7 +45,13 @@ def check_fit(
                 Eager(model, task=objective.task).rows(model.w, 1).gradient(1, alone, y[None].to(model.device))
     except UserError:
         raise
-    except Exception as error:  # whatever the user's model or loss does
+    except OwnLossError as error:
+        raise UserError(f"{error} (on the first batch of client {FIRST})") from None
+    except Exception as error:  # whatever the user's model does
+        if "does not require grad" in str(error):
+            raise UserError(
+                "the loss has no gradient; compute it from the model's outputs, and detach neither"
+            ) from None
         shape = (batch_size, *federation.input_shape)
         raise UserError(f"the model cannot be trained on batches of shape {shape}: {first_line(error)}") from None
     if problem is not None:

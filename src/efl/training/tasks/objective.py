@@ -115,6 +115,8 @@ def _task(loss: Loss, y: Tensor | None) -> Task:
         name = str(settings.pop("name", AUTO))
     elif isinstance(loss, str):
         name, settings = loss, {}
+    elif isinstance(loss, type):
+        raise UserError(f"loss: {loss.__name__} is a class; pass an object of it, such as {loss.__name__}()")
     elif callable(loss):
         return OwnLoss(loss)
     else:
