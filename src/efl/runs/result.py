@@ -5,14 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from torch import nn
 
 from efl.errors import UserError
 from efl.runs.callbacks import flat
 from efl.runs.directory import Record
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,11 +100,18 @@ class Result:
         return self._personalised(client)
 
 
-def warn_if_diverged(result: Result) -> None:
-    """Say in one line, to the caller of whoever asks, that a run ended early because training diverged."""
-    if result.summary.get("diverged"):
-        rounds, why = result.summary["rounds"], result.summary["diverged_reason"]
-        warnings.warn(f"the run diverged after {rounds} rounds: {why}; a smaller learning_rate may help", stacklevel=3)
+def warns_if_diverged(function: Callable[P, Result]) -> Callable[P, Result]:
+    """The same function, which tells its caller in one line if the run ended early because training diverged."""
+
+    @wraps(function)
+    def warning(*args: P.args, **kwargs: P.kwargs) -> Result:
+        result = function(*args, **kwargs)
+        if (summary := result.summary).get("diverged"):
+            what = f"the run diverged after {summary['rounds']} rounds: {summary['diverged_reason']}"
+            warnings.warn(f"{what}; a smaller learning_rate may help", stacklevel=2)
+        return result
+
+    return warning
 
 
 def _size(count: int) -> str:
