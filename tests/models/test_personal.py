@@ -309,3 +309,11 @@ def test_an_experiment_file_says_what_is_trained(tmp_path):
     assert result.summary["parameters"] == 64 * 10
     assert efl.resume(tmp_path / "run").summary["model_sha256"] == result.summary["model_sha256"]
     assert math.isfinite(result.summary["train_loss"])
+
+
+def test_what_is_not_trained_cannot_be_personal():
+    data, frozen = federation(), Net()
+    frozen.head.requires_grad_(False)
+    for module, trainable in ((Net(), ["body"]), (frozen, [])):
+        with pytest.raises(UserError, match=r"model\.personal: what 'head' matches is not trained.* leave it out of"):
+            efl.train(data, module, "fedavg", trainable=trainable, personal=["head"], rounds=1, cohort=2)
