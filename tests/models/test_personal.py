@@ -22,6 +22,7 @@ from efl.runs.loop import Run
 from efl.runs.setup import build
 from efl.training.assignment import PERSONAL
 from efl.training.backends.eager import EagerRows
+from efl.training.optimisers import optimiser_of
 
 E, ETA, SAMPLES = 4, 0.1, 12
 
@@ -214,6 +215,28 @@ def test_rounds_with_personal_layers_are_those_of_plain_pytorch(algorithm, own, 
             assert torch.allclose(mine.get_parameter(name), parameter, atol=1e-6), name
         if own == "body.1":
             assert torch.allclose(mine.body[1].running_mean, modules[client].body[1].running_mean, atol=1e-6)
+
+
+@pytest.mark.parametrize(("optimiser", "factory"), [("adamw", torch.optim.AdamW), (torch.optim.Adagrad,) * 2])
+def test_fedrep_steps_by_the_optimiser(optimiser, factory):
+    """First the head by an optimiser of its own, then the body by another, as in plain PyTorch."""
+    data, module, algorithm = federation(), Net(), efl.FedRep(head=0.5)
+    model = FlatModel(module, personal=algorithm.personal_layers)
+    clients = Clients.of(data, model, batch_size=SAMPLES)
+    clients = replace(clients, trainer=replace(clients.trainer, optimiser=optimiser_of(optimiser)))
+    settings = replace(clients.settings, eta=0.01, local_steps=E, batch_size=SAMPLES)
+    work = efl.run_round(algorithm, initial_state(algorithm, model.w.clone()), clients, settings).work
+    for row, samples in enumerate(data.train):
+        alone = copy.deepcopy(module).train()
+        stages = [factory(some.parameters(), lr=0.01) for some in (alone.head, alone.body)]
+        for step in range(E):
+            alone.zero_grad()
+            nn.functional.cross_entropy(alone(data.x[samples]), data.y[samples]).backward()
+            stages[step // 2].step()
+        mine = model.module_at(torch.cat([work.W[row], work.rows.personal[row]]), work.rows.buffers[row])
+        alone.body[0].bias = None  # BatchNorm undoes it: its gradient is nothing but rounding, which AdamW magnifies
+        for name, parameter in alone.named_parameters():
+            assert torch.allclose(mine.get_parameter(name), parameter, atol=1e-6), name
 
 
 def made(algorithm, workers=1, **model):
