@@ -33,6 +33,13 @@ def owner(sample, y):
     return next(c for c in range(4) if sample in federation.train[c] or sample in federation.test[c])
 
 
+class Flat(nn.Linear):
+    """One number per sample, without a dimension of its own."""
+
+    def forward(self, x):
+        return super().forward(x).squeeze(-1)
+
+
 def test_labels_of_the_wrong_kind():
     refused(r"client 0 has real numbers.* say loss='mse'|client \d has real numbers", real(), loss="cross_entropy")
     refused(r"client \d has targets outside 0 … 1; bce needs a 0 or 1", torch.randint(0, 5, (80, 3)), loss="bce")
@@ -68,8 +75,14 @@ def test_padding_is_what_ignore_index_names():
 
 def test_outputs_of_the_wrong_shape():
     refused(r"outputs of shape \(3,\); the data, with 9 classes, need \(9,\)", torch.arange(80) % 9)
-    refused(r"outputs of shape \(3,\); the targets need \(\)", real())
-    refused(r"outputs of shape \(3,\); the targets need \(2,\)", torch.randn(80, 2))
+    refused(r"outputs of shape \(3,\); the targets need one number per sample; let its last layer have 1 ", real())
+    refused(r"outputs of shape \(3,\); the targets need \(2,\); let its last layer have 2 outputs", torch.randn(80, 2))
+    refused(r"have shape \(1,\); pass y.squeeze\(-1\)", torch.randn(80, 1), Flat(5, 1))
+    refused(r"labels have shape \(1,\); .* pass y.squeeze\(1\)", (torch.arange(80) % 3)[:, None])
+    one_hot = nn.functional.one_hot(torch.arange(80) % 3)
+    refused(r"the labels are one-hot; pass y.argmax\(1\)", one_hot)
+    refused(r"has one-hot labels; pass y.argmax\(1\)", one_hot.float(), loss="cross_entropy")
+    refused("real numbers, but next_token needs tokens", torch.randn(80, 3), loss="next_token")
     refused(r"next_token needs targets \(samples, positions\)", torch.arange(80) % 3, loss="next_token")
     weights = {"name": "cross_entropy", "class_weights": [1.0, 2.0]}
     refused("class_weights has 2 numbers, but the model has 3 classes", torch.arange(80) % 3, loss=weights)
@@ -148,6 +161,12 @@ def test_metrics():
     refused("metric 'mine' fails on client 3: no way", y, nn.Linear(5, 1), metrics={"mine": one}, rounds=10**6)
     refused("unknown metric 'acuracy'; did you mean 'accuracy'", real(), nn.Linear(5, 1), metrics=["acuracy"])
     refused("'round' cannot be the name of a metric", real(), nn.Linear(5, 1), metrics={"round": broken})
+    refused(r"give a function or object its own: metrics=\{'broken': …\}", real(), nn.Linear(5, 1), metrics=[broken])
+    refused(r"metrics=\{'mine': …\}", real(), nn.Linear(5, 1), metrics=[lambda o, y: 1.0])
+    for value, kind in (("good", "str"), (None, "NoneType"), ([None, 1], "list")):
+        message = f"metric 'mine' fails on client 0: it returns a {kind}; return a number, one per sample, or a sum"
+        refused(message, real(), nn.Linear(5, 1), metrics={"mine": lambda o, y: value})  # noqa: B023
+    refused("'top5' fails on client 0: of 3 classes the label is always among", torch.arange(80) % 3, metrics=["top5"])
     refused("metric 'mine' is a int; pass a function", real(), nn.Linear(5, 1), metrics={"mine": 3})
 
 
