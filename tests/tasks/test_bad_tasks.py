@@ -215,6 +215,21 @@ def test_true_fisher_needs_a_likelihood():
     )
 
 
+def test_algorithms():
+    class Short(efl.FedAvg):
+        def weights(self, updates, settings):
+            return [1.0]
+
+    y = torch.arange(80) % 3
+    refused("Short.weights gives 1 weights for 2 updates; return one for each", y, algorithm=Short())
+    refused(r"algorithm: FedAvg is a class; pass an object of it, such as FedAvg\(\)", y, algorithm=efl.FedAvg)
+    refused("algorithm: a dict is none; write a name", y, algorithm={"name": "efl"})
+    with pytest.raises(efl.UserError, match=r"^EFL: unknown key elastic; did you mean elasticity\?$"):
+        efl.EFL(elastic=1)
+    with pytest.raises(efl.UserError, match=r"^SGD: unknown key momentun; did you mean momentum\?$"):
+        efl.SGD(momentun=0.9)
+
+
 def test_partitions_by_class_need_classes():
     refused("needs one label per sample", real(), nn.Linear(5, 1), data={"partition": "classes:2"})
 

@@ -25,6 +25,15 @@ FIRST = 0  # the client whose first mini-batch is tried
 MEASURED = 2000  # test samples on which metrics are tried, about
 
 
+def check_algorithm(algorithm: Any) -> None:
+    """Raise `UserError` unless it is an algorithm, with its hyper-parameters."""
+    if isinstance(algorithm, type):
+        name = algorithm.__name__
+        raise UserError(f"algorithm: {name} is a class; pass an object of it, such as {name}()")
+    if not isinstance(algorithm, Algorithm):
+        raise UserError(f"algorithm: a {type(algorithm).__name__} is none; write a name, or efl.EFL()")
+
+
 def check_fit(
     model: FlatModel, federation: Federation, batch_size: int, objective: Objective, algorithm: Algorithm
 ) -> None:

@@ -26,7 +26,7 @@ from efl.models import build as build_network
 from efl.plugins import load_plugin
 from efl.processes import single_threaded
 from efl.rng import Purpose, torch_seed
-from efl.runs.checks import check_fit
+from efl.runs.checks import check_algorithm, check_fit
 from efl.runs.data import DataCache, data_resolved
 from efl.runs.device import device_named
 from efl.runs.evaluation import EvaluationSchedule
@@ -213,7 +213,8 @@ def build(
     """
     for file in experiment.plugins:
         load_plugin(file)
-    algorithm = algorithm or algorithm_of(experiment)
+    algorithm = algorithm_of(experiment) if algorithm is None else algorithm
+    check_algorithm(algorithm)
     fleet = fleet or _fleet(experiment)
     if federation is None:
         experiment = data_resolved(experiment)

@@ -24,7 +24,7 @@ def cross_entropies(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def one_hot(y: Tensor) -> bool:
-    """Whether every row has a single 1 and is 0 elsewhere."""
+    """Whether every row has a single 1 and otherwise zeros."""
     return y.dim() == 2 and y.shape[1] > 1 and bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all())
 
 
