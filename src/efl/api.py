@@ -17,7 +17,7 @@ from efl.runs.directory import RunDirectory
 from efl.runs.learning import NAMED, Learning
 from efl.runs.loop import Observer, Run
 from efl.runs.model_files import read_model
-from efl.runs.result import Result
+from efl.runs.result import Result, warns_if_diverged
 from efl.runs.setup import LocalSetup, build
 from efl.track.trackers import trackers
 from efl.training.optimisers import OptimiserLike
@@ -25,6 +25,7 @@ from efl.training.tasks.objective import Loss, Metrics
 from efl.transport.torchrun import LEADER, rank
 
 
+@warns_if_diverged
 def train(
     federation: Federation | str = "digits",
     model: nn.Module | str = "auto",

@@ -4,8 +4,9 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, dataclass_transform, get_type_hints
+from typing import Annotated, Any, Self, dataclass_transform, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -33,6 +34,15 @@ class Settings:
         dataclass(frozen=True)(cls)
         for name in ("__setattr__", "__delattr__"):  # those below do; a decorator on the subclass may add its own
             delattr(cls, name)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keys that do not exist are refused with the one that was probably meant."""
+        known = signature(cls.__init__).parameters.values()
+        names = [one.name for one in known][1:]
+        for key in kwargs:
+            if key not in names and all(one.kind is not one.VAR_KEYWORD for one in known):
+                raise UserError(f"{cls.__name__}: {unknown_key(key, names)}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, adapter in _adapters(type(self)).items():

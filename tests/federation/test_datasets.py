@@ -101,7 +101,10 @@ def test_one_test_set_for_all_is_evaluated_once(monkeypatch):
     [
         ((torch.tensor([1.0]), 0), "client 1, item 3 has shape (1,) of torch.float32, the first item (2,)"),
         ((torch.tensor([1.0, float("nan")]), 0), "client 1, item 3: the data have NaN or infinity"),
-        ((torch.tensor([1.0, 2.0]), 5), "client 1, item 3: labels must lie in 0 … 1, found 5 … 5"),
+        (
+            (torch.tensor([1.0, 2.0]), 5),
+            "client 1, item 3: labels must lie in 0 … 1, or be -100 for padding",
+        ),
     ],
 )
 def test_a_lazy_item_that_does_not_fit_names_its_client(item, message):

@@ -22,6 +22,7 @@ from efl.runs.loop import Run
 from efl.runs.setup import build
 from efl.training.assignment import PERSONAL
 from efl.training.backends.eager import EagerRows
+from efl.training.optimisers import optimiser_of
 
 E, ETA, SAMPLES = 4, 0.1, 12
 
@@ -216,6 +217,28 @@ def test_rounds_with_personal_layers_are_those_of_plain_pytorch(algorithm, own, 
             assert torch.allclose(mine.body[1].running_mean, modules[client].body[1].running_mean, atol=1e-6)
 
 
+@pytest.mark.parametrize(("optimiser", "factory"), [("adamw", torch.optim.AdamW), (torch.optim.Adagrad,) * 2])
+def test_fedrep_steps_by_the_optimiser(optimiser, factory):
+    """First the head by an optimiser of its own, then the body by another, as in plain PyTorch."""
+    data, module, algorithm = federation(), Net(), efl.FedRep(head=0.5)
+    model = FlatModel(module, personal=algorithm.personal_layers)
+    clients = Clients.of(data, model, batch_size=SAMPLES)
+    clients = replace(clients, trainer=replace(clients.trainer, optimiser=optimiser_of(optimiser)))
+    settings = replace(clients.settings, eta=0.01, local_steps=E, batch_size=SAMPLES)
+    work = efl.run_round(algorithm, initial_state(algorithm, model.w.clone()), clients, settings).work
+    for row, samples in enumerate(data.train):
+        alone = copy.deepcopy(module).train()
+        stages = [factory(some.parameters(), lr=0.01) for some in (alone.head, alone.body)]
+        for step in range(E):
+            alone.zero_grad()
+            nn.functional.cross_entropy(alone(data.x[samples]), data.y[samples]).backward()
+            stages[step // 2].step()
+        mine = model.module_at(torch.cat([work.W[row], work.rows.personal[row]]), work.rows.buffers[row])
+        alone.body[0].bias = None  # BatchNorm undoes it: its gradient is nothing but rounding, which AdamW magnifies
+        for name, parameter in alone.named_parameters():
+            assert torch.allclose(mine.get_parameter(name), parameter, atol=1e-6), name
+
+
 def made(algorithm, workers=1, **model):
     training = {"rounds": 5, "cohort": 3, "local_steps": 3, "evaluate_every": 2, "evaluate_personalised_every": 4}
     table = {
@@ -309,3 +332,11 @@ def test_an_experiment_file_says_what_is_trained(tmp_path):
     assert result.summary["parameters"] == 64 * 10
     assert efl.resume(tmp_path / "run").summary["model_sha256"] == result.summary["model_sha256"]
     assert math.isfinite(result.summary["train_loss"])
+
+
+def test_what_is_not_trained_cannot_be_personal():
+    data, frozen = federation(), Net()
+    frozen.head.requires_grad_(False)
+    for module, trainable in ((Net(), ["body"]), (frozen, [])):
+        with pytest.raises(UserError, match=r"model\.personal: what 'head' matches is not trained.* leave it out of"):
+            efl.train(data, module, "fedavg", trainable=trainable, personal=["head"], rounds=1, cohort=2)

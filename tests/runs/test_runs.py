@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from efl import EFL, FedAvg, Fleet, UserError, resume, train
+from efl import EFL, FedAvg, Federation, Fleet, UserError, resume, train
+from efl.runs.checkpoint import list_checkpoints
+from efl.runs.directory import RunDirectory
+from efl.storage import read_state
 
 
 def test_the_same_experiment_gives_the_same_model_twice(digits):
@@ -17,7 +20,8 @@ def test_the_same_experiment_gives_the_same_model_twice(digits):
 
 
 def test_divergence_is_reported_and_not_averaged_away(digits):
-    result = train(digits, "mlp", EFL(density_up=1.0, density_down=1.0), learning_rate=1e6, rounds=30, cohort=5)
+    with pytest.warns(UserWarning, match=r"^the run diverged after \d+ rounds: .*; a smaller learning_rate may help$"):
+        result = train(digits, "mlp", EFL(density_up=1.0, density_down=1.0), learning_rate=1e6, rounds=30, cohort=5)
     assert result.summary["diverged"]
     assert result.summary["rounds"] < 30
     assert result.summary["diverged_reason"]
@@ -28,7 +32,24 @@ def test_divergence_is_reported_and_not_averaged_away(digits):
 def test_divergence_is_reported_without_noise(digits):
     deep = [layer for _ in range(4) for layer in (nn.Linear(100, 100), nn.ReLU())]
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), *deep, nn.Linear(100, 10))
-    assert train(digits, module, EFL(), learning_rate=1.0, rounds=30, cohort=5).summary["diverged"]
+    with pytest.warns(UserWarning, match="the run diverged") as warned:
+        assert train(digits, module, EFL(), learning_rate=1.0, rounds=30, cohort=5).summary["diverged"]
+    assert len(warned) == 1
+
+
+def test_targets_of_a_few_hundred_are_not_divergence(tmp_path):
+    """The loss of a regression is as large as its targets are; what counts is how it grows, also after a resume."""
+    torch.manual_seed(0)
+    x = torch.randn(160, 5)
+    federation = Federation.from_tensors(x, 100 * x.sum(1, keepdim=True) + 300, clients=4)
+    module = nn.Linear(5, 1)
+    result = train(federation, module, "fedavg", rounds=10, cohort=4, learning_rate=0.02, out=tmp_path / "run")
+    losses = [record["train_loss"] for record in result.history]
+    assert losses[0] > 1e4 > losses[-1]
+    newest = list_checkpoints(RunDirectory.open(tmp_path / "run").checkpoints)[-1]
+    assert read_state(newest)["server"]["first_loss"] >= losses[0]
+    with pytest.warns(UserWarning, match="the run diverged"):
+        assert train(federation, module, "fedavg", rounds=30, cohort=4, learning_rate=2.0).summary["diverged"]
 
 
 def test_training_stops_at_the_target_accuracy(digits):

@@ -1,5 +1,6 @@
 """Rounds: what comes back is checked, and in which order clients train makes no difference."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from efl.errors import DivergedError
 from efl.runs.setup import build
 from efl.server.aggregation import mean_loss
 from efl.server.client_table import ClientTable
+from efl.server.loss_limit import LossLimit
 from efl.server.replies import ValidReply
 from efl.wire import Message
 
@@ -78,6 +80,18 @@ def test_a_runaway_loss_is_divergence(digits):
     assert mean_loss({0: ValidReply(1, 5.0, {}, False)}, table, 3) == 5.0
     with pytest.raises(DivergedError, match="training loss"):
         mean_loss({0: ValidReply(1, 1e9, {}, False)}, table, 3)
+
+
+def test_losses_in_units_of_the_targets_are_measured_by_those_of_the_first_round():
+    limit = LossLimit(in_nats=False)
+    assert limit.beyond_others({0: 5e4, 1: 7e4, 2: 1e300, 3: -1e300}) == [2, 3]
+    assert limit.beyond_others({0: 1e-3, 1: 9e3}) == []
+    assert limit.most == math.inf
+    limit.note([5e4, 7e4])
+    limit.note([1e9])  # the first round decides
+    assert limit.most == 7e7
+    assert limit.beyond_others({0: 5e4, 1: 1e300}) == []  # beyond the limit anyway
+    assert LossLimit(first=1e9).most == 1e4
 
 
 def test_response_rates_are_one_where_everybody_replied_and_learn_otherwise():

@@ -326,3 +326,10 @@ def test_a_clients_metric_sees_all_its_test_data_once():
     assert total / weight == pytest.approx(float(np.ptp(federation.test[1])))
     (outputs,) = seen
     assert outputs.tolist() == federation.test[1].tolist()
+
+
+def test_r2_is_unknown_where_targets_do_not_vary():
+    r2 = Objective.of("mse", ["r2"])
+    for targets in (torch.full((4, 1), 0.1), torch.tensor([[3.0]])):
+        assert r2.of_client(torch.randn_like(targets), targets, 0).tolist() == [[0.0, 0.0]]
+    assert r2.of_client(torch.zeros(2, 1), torch.tensor([[-1.0], [1.0]]), 0).tolist() == [[0.0, 2.0]]  # 1 − 2/2

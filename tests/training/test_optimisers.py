@@ -189,7 +189,7 @@ def test_control_variates_are_gradients_under_momentum(algorithm):
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "vrlsgd", "mime", "apfl", "signsgd"])
 def test_algorithms_that_cannot_use_an_optimiser_say_so(algorithm):
-    with pytest.raises(UserError, match=r"training\.optimiser: this algorithm"):
+    with pytest.raises(UserError, match=rf"{algorithm}, round [01], client .*: training\.optimiser: this algorithm"):
         efl.train("digits", algorithm=algorithm, rounds=2, optimiser="adam")
 
 
@@ -215,3 +215,5 @@ def test_optimisers_by_name():
         optimiser_of({"name": "sgd", "momentun": 0.9})
     with pytest.raises(UserError, match="optimiser: a int is none"):
         optimiser_of(3)
+    with pytest.raises(UserError, match="optimiser: LBFGS asks for the loss several times a step"):
+        optimiser_of(torch.optim.LBFGS)

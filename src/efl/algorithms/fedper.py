@@ -14,6 +14,7 @@ from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
 from efl.models import LAST_LAYER
 from efl.settings import Probability
+from efl.training.step import PLAIN
 
 BATCH_NORM = ("BatchNorm*", "SyncBatchNorm")
 
@@ -42,12 +43,14 @@ class FedRep(FedPer):
         return True
 
     def local_update(self, work: LocalWork) -> Uploads:
-        """SGD on a client's own layers, then on the common ones; where it has none, all steps are common."""
+        """Steps on a client's own layers, then on the common ones; where it has none, all steps are common."""
         own = round(self.head * work.settings.local_steps) if work.rows.personal.shape[1] else 0
-        for step, (active, gradient) in enumerate(work.gradients()):
+        optimiser, eta = work.settings.optimiser, work.settings.eta
+        move = None if optimiser.plain else optimiser.start(work.W, eta, work.settings.layout)
+        for step, (active, gradient) in enumerate(work.gradients(moving=True)):
             work.moves_personal = step < own
             if step >= own:
-                work.W[:active].sub_(gradient, alpha=work.settings.eta)
+                PLAIN.take(work.W[:active], gradient, eta, move)
         return {}
 
 

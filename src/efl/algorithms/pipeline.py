@@ -18,6 +18,7 @@ from efl.algorithms.components.reduction import Aggregate, delta_of
 from efl.algorithms.compression.codec import OnSent
 from efl.algorithms.state import UPDATE, Part, Parts, RoundSettings, ServerState, Update
 from efl.algorithms.transform import Transform, overrides
+from efl.errors import UserError
 from efl.training.assignment import PERSONAL
 from efl.training.local_work import LocalWork
 from efl.wire import Payload
@@ -98,6 +99,9 @@ def _reduced(
 ) -> tuple[Aggregate, ServerState]:
     """Σ weight_k · delta_k, or what a robust rule makes of it, after the transformations in reverse."""
     weights = algorithm.weights(updates, settings)
+    if len(weights) != len(updates):
+        name = type(algorithm).__name__
+        raise UserError(f"{name}.weights gives {len(weights)} weights for {len(updates)} updates; return one for each")
     for transform in algorithm.transforms:
         weights = transform.weigh(weights, updates)
     deltas = [update.delta for update in updates]

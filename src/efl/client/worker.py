@@ -19,12 +19,17 @@ from torch import Tensor
 
 from efl.algorithms.base import Algorithm, LocalWork, Parts, RoundSettings
 from efl.algorithms.pipeline import encode_updates, resent_parts
+from efl.algorithms.registry import name_of
 from efl.client.state_store import RowsFile, Slot
+from efl.errors import UserError
 from efl.rng import Purpose, seeded_torch
 from efl.training.assignment import NO_ROUND, PERSONAL, Assignment
+from efl.training.tasks.own import OwnLossError
 from efl.training.trainer import Trainer
 from efl.wire import Context, Dense, TrainReply, decode, encode
 from efl.wire.parts import coding_context, decode_parts
+
+NAMED = 5  # clients that a message names
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +203,12 @@ class Worker:
             np.errstate(over="ignore", invalid="ignore"),
             nullcontext() if self.trainer.batched else seeded_torch(seed, self.trainer.model.device),
         ):
-            yield
+            try:
+                yield
+            except (UserError, OwnLossError) as error:  # somebody else's function, or an optimiser that does not fit
+                clients = ", ".join(str(one.client) for one in job.clients[:NAMED]) + ", …" * (len(job.clients) > NAMED)
+                where = f"{name_of(self.algorithm)}, round {job.broadcast.settings.round}, client {clients}"
+                raise UserError(f"{where}: {error}") from error
 
 
 def _finite_rows(work: LocalWork) -> list[bool]:

@@ -51,18 +51,35 @@ def check_tokens(x: Tensor, vocabulary: int) -> None:
         raise UserError(f"tokens must lie in 0 … {vocabulary - 1}, found {int(x.min())} … {int(x.max())}")
 
 
-def check_samples(x: Tensor, y: Tensor, classes: int) -> None:
-    """Raise `UserError` unless samples are finite and labels are classes."""
+def check_samples(
+    x: Tensor, y: Tensor, classes: int, train: Sequence[Indices] = (), test: Sequence[Indices] = ()
+) -> None:
+    """Raise `UserError` unless samples are finite and labels are classes, naming the client by its indices.
+
+    Of one number per position any below 0 may be padding, and the loss knows which; of lazily read ones only -100.
+    """
     if len(x) != len(y):
         raise UserError(f"{len(x)} samples but {len(y)} labels")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.dim() > 1 else int((~torch.isfinite(x)).sum())
-        raise UserError(f"the data have NaN or infinity in {bad} of {len(x)} samples; clean or drop them first")
+        bad = (~torch.isfinite(x)).reshape(len(x), -1).any(1)
+        where = f"in {int(bad.sum())} of {len(x)} samples{_first(bad, train, test)}"
+        raise UserError(f"the data have NaN or infinity {where}; clean or drop them first")
     if y.is_floating_point():
         return  # what they must be, the loss knows
-    counted = y[y != PADDING]
-    if len(counted) and (int(counted.min()) < 0 or int(counted.max()) >= classes):
-        raise UserError(f"labels must lie in 0 … {classes - 1}, found {int(counted.min())} … {int(counted.max())}")
+    wrong = y >= classes
+    if y.dim() == 1 or not len(train):
+        wrong |= (y < 0) & (y != PADDING)
+    if bool(wrong.any()):
+        counted, where = y[y != PADDING], _first(wrong.reshape(len(y), -1).any(1), train, test)
+        found = f"{int(counted.min())} … {int(counted.max())}{where}"
+        raise UserError(f"labels must lie in 0 … {classes - 1}, or be {PADDING} for padding; found {found}")
+
+
+def _first(wrong: Tensor, train: Sequence[Indices], test: Sequence[Indices]) -> str:
+    """Where the first of the samples is that are wrong, if clients are known."""
+    sample = int(wrong.int().argmax())
+    owners = (client for client, parts in enumerate(zip(train, test, strict=False)) if any(sample in p for p in parts))
+    return "".join(f", first with client {client} (sample {sample} of all)" for client in list(owners)[:1])
 
 
 def outputs_for(y: Tensor) -> int:

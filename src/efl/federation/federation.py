@@ -57,7 +57,7 @@ class Federation(OwnData):
         if isinstance(self.x, Tensor) and self.x.dtype == torch.float64:
             object.__setattr__(self, "x", self.x.float())
         if isinstance(self.x, Tensor) and isinstance(self.y, Tensor):  # others are checked as they are read
-            checks.check_samples(self.x, self.y, self.classes)
+            checks.check_samples(self.x, self.y, self.classes, self.train, self.test)
             if self.vocabulary is not None:
                 checks.check_tokens(self.x, self.vocabulary)
         if not self.train:

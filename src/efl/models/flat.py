@@ -75,6 +75,11 @@ class FlatModel:
             return w
         return torch.cat([w, self.personal.to(w.device)])
 
+    @property
+    def personal_names(self) -> tuple[str, ...]:
+        """The parameters and buffers that stay with each client."""
+        return (*self.personal_parameters.names, *self._personal_buffers.names)
+
     def views(self, whole: Tensor, buffers: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Views of a whole model and of its buffers as the tensors that `place` takes."""
         trained = self.trained_layout.n

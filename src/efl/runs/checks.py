@@ -18,8 +18,20 @@ from efl.training.augmentation import check_augment
 from efl.training.backends.selection import Eager
 from efl.training.inputs import each
 from efl.training.tasks import Objective
+from efl.training.tasks.own import OwnLossError
+from efl.training.trainer import Trainer
 
 FIRST = 0  # the client whose first mini-batch is tried
+MEASURED = 2000  # test samples on which metrics are tried, about
+
+
+def check_algorithm(algorithm: Any) -> None:
+    """Raise `UserError` unless it is an algorithm, with its hyper-parameters."""
+    if isinstance(algorithm, type):
+        name = algorithm.__name__
+        raise UserError(f"algorithm: {name} is a class; pass an object of it, such as {name}()")
+    if not isinstance(algorithm, Algorithm):
+        raise UserError(f"algorithm: a {type(algorithm).__name__} is none; write a name, or efl.EFL()")
 
 
 def check_fit(
@@ -42,12 +54,31 @@ def check_fit(
                 Eager(model, task=objective.task).rows(model.w, 1).gradient(1, alone, y[None].to(model.device))
     except UserError:
         raise
-    except Exception as error:  # whatever the user's model or loss does
+    except OwnLossError as error:
+        raise UserError(f"{error} (on the first batch of client {FIRST})") from None
+    except Exception as error:  # whatever the user's model does
+        if "does not require grad" in str(error):
+            raise UserError(
+                "the loss has no gradient; compute it from the model's outputs, and detach neither"
+            ) from None
         shape = (batch_size, *federation.input_shape)
         raise UserError(f"the model cannot be trained on batches of shape {shape}: {first_line(error)}") from None
     if problem is not None:
         raise UserError(problem)
     objective.of_client(outputs, y, FIRST)
+    _check_metrics(model, federation, objective)
+
+
+def _check_metrics(model: FlatModel, federation: Federation, objective: Objective) -> None:
+    """Raise `UserError` if a metric fails on a client's test data; of many clients, the first are tried."""
+    if objective.per_sample:
+        return  # what works on a few samples works on all
+    trainer = Trainer(Eager(model, task=objective.task), federation, seed=0, metrics=objective.metrics)
+    samples = 0
+    for client, test in enumerate(federation.test):
+        if (samples := samples + len(test)) > MEASURED and client:
+            return
+        trainer.measure_client(model.w, model.buffers, client)
 
 
 def check_targets(federation: Federation, objective: Objective) -> None:

@@ -7,6 +7,7 @@ from torch import nn
 
 from efl.algorithms import Algorithm, FedPer
 from efl.config import Experiment
+from efl.errors import UserError
 from efl.models import FlatModel, Names
 
 
@@ -19,4 +20,11 @@ def flat_model(
     names.check(wanted.personal, "model.personal")
     if isinstance(algorithm, FedPer):
         names.check(algorithm.layers, "algorithm.layers")
-    return FlatModel(module, device, wanted.trainable, [*wanted.personal, *algorithm.personal_layers])
+    model = FlatModel(module, device, wanted.trainable, [*wanted.personal, *algorithm.personal_layers])
+    for pattern in wanted.personal:
+        if names.matching([pattern]).isdisjoint(model.personal_names):
+            raise UserError(
+                f"model.personal: what {pattern!r} matches is not trained, so all clients have it alike; "
+                "have it trained (trainable, requires_grad), or leave it out of personal"
+            )
+    return model

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from torch import nn
 
 from efl.errors import UserError
 from efl.runs.callbacks import flat
 from efl.runs.directory import Record
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,6 +98,20 @@ class Result:
         if self._personalised is None:
             raise UserError("this result has lost its clients; ask the one that efl.train or efl.resume returned")
         return self._personalised(client)
+
+
+def warns_if_diverged(function: Callable[P, Result]) -> Callable[P, Result]:
+    """The same function, which tells its caller in one line if the run ended early because training diverged."""
+
+    @wraps(function)
+    def warning(*args: P.args, **kwargs: P.kwargs) -> Result:
+        result = function(*args, **kwargs)
+        if (summary := result.summary).get("diverged"):
+            what = f"the run diverged after {summary['rounds']} rounds: {summary['diverged_reason']}"
+            warnings.warn(f"{what}; a smaller learning_rate may help", stacklevel=2)
+        return result
+
+    return warning
 
 
 def _size(count: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -26,7 +26,7 @@ from efl.models import build as build_network
 from efl.plugins import load_plugin
 from efl.processes import single_threaded
 from efl.rng import Purpose, torch_seed
-from efl.runs.checks import check_fit
+from efl.runs.checks import check_algorithm, check_fit
 from efl.runs.data import DataCache, data_resolved
 from efl.runs.device import device_named
 from efl.runs.evaluation import EvaluationSchedule
@@ -108,6 +108,7 @@ class Setup(ABC):
             training.restart,
             training.seed,
             self.optimiser,
+            self.objective.task.in_nats,
         )
 
 
@@ -212,7 +213,8 @@ def build(
     """
     for file in experiment.plugins:
         load_plugin(file)
-    algorithm = algorithm or algorithm_of(experiment)
+    algorithm = algorithm_of(experiment) if algorithm is None else algorithm
+    check_algorithm(algorithm)
     fleet = fleet or _fleet(experiment)
     if federation is None:
         experiment = data_resolved(experiment)
@@ -261,9 +263,7 @@ def _schedule(experiment: Experiment) -> Schedule:
 def _fleet(experiment: Experiment) -> Fleet:
     if CUSTOM in (experiment.fleet.get("straggler_steps"), experiment.fleet.get("inactive")):
         raise UserError("this run has a fleet with functions of your own; pass it: efl.resume(DIR, fleet=…)")
-    fleet = make(Fleet, experiment.fleet, "fleet")
-    assert isinstance(fleet, Fleet)
-    return fleet
+    return cast(Fleet, make(Fleet, experiment.fleet, "fleet"))
 
 
 def _network_name(experiment: Experiment, federation: Federation) -> str:

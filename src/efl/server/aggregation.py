@@ -16,7 +16,8 @@ from efl.algorithms.components.reduction import averaged_model
 from efl.algorithms.components.weights import by_samples
 from efl.errors import DivergedError
 from efl.server.client_table import ClientTable
-from efl.server.replies import MAX_LOSS, ValidReply
+from efl.server.loss_limit import MAX_LOSS
+from efl.server.replies import ValidReply
 from efl.server.sampling import Cohort
 from efl.wire import Context, Dense, encode
 
@@ -85,17 +86,17 @@ def average_buffers(buffers: Tensor, updates: Sequence[Update]) -> Tensor:
     return averaged_model(buffers, [part for part in payloads if isinstance(part, Dense)], weights)
 
 
-def mean_loss(replies: Mapping[int, ValidReply], table: ClientTable, round_: int) -> float:
+def mean_loss(replies: Mapping[int, ValidReply], table: ClientTable, round_: int, most: float = MAX_LOSS) -> float:
     """The mean training loss, by sample count; NaN without replies.
 
     Raises:
-        DivergedError: It is larger than `MAX_LOSS`.
+        DivergedError: It is larger than ``most``.
     """
     if not replies:
         return math.nan
     weights = by_samples([int(table.sizes[client]) for client in replies])
     loss = math.fsum(weight * reply.loss for weight, reply in zip(weights, replies.values(), strict=True))
-    if loss > MAX_LOSS:
+    if loss > most:
         raise DivergedError(f"the training loss is {loss:.3g} in round {round_}")
     return loss
 

@@ -23,6 +23,7 @@ from efl.server.aggregation import Aggregate, aggregate, is_finite, mean_loss, u
 from efl.server.byte_control import ByteControl
 from efl.server.client_table import ClientTable
 from efl.server.limits import NormLimits
+from efl.server.loss_limit import LossLimit
 from efl.server.membership import Membership
 from efl.server.records import RoundRecord, TrainingSettings
 from efl.server.replies import ReplyValidator, ValidReply
@@ -76,6 +77,7 @@ class Coordinator:
         self.byte_control = ByteControl.of(self.algorithm.budget, self.model.n)
         self.kinds = {name: part.kind for name, part in self.parts.items()}
         self.message_limits = Limits.of(self.plain.layout, len(self.model.buffers), self.parts)
+        self.loss_limit = LossLimit(self.training.loss_in_nats)
         self.rejected_rounds = 0  # in a row in which replies were rejected, and none could be used
         self.server = initial_state(self.algorithm, self.model.w.clone())
         self.first_checksum = checksum(self.server.w.numpy())
@@ -101,7 +103,8 @@ class Coordinator:
             valid, counted = {}, {}
         self._note_replies(cohort, valid, settings, version)
         reset = self._reset_after_rejections(bool(valid), rejected=not rejected.keys().isdisjoint(replies.blobs))
-        loss = mean_loss(counted, self.table, round_)
+        loss = mean_loss(counted, self.table, round_, self.loss_limit.most)
+        self.loss_limit.note([reply.loss for reply in counted.values()])
         self._control_bytes(len(requests), replies, settings)
         sent = self.ledger.round_dict()
         now = self.transport.now
@@ -132,6 +135,7 @@ class Coordinator:
             "ledger": self.ledger.state_dict(),
             "rejected_rounds": self.rejected_rounds,
             "byte_control": self.byte_control.state_dict(),
+            "first_loss": self.loss_limit.first,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,6 +158,7 @@ class Coordinator:
         self.ledger.load_state_dict(state["ledger"])
         self.rejected_rounds = int(state["rejected_rounds"])
         self.byte_control.load_state_dict(state.get("byte_control", {}))
+        self.loss_limit.first = state.get("first_loss")
 
     def _sample(self, round_: int) -> Cohort:
         """The cohort, from the members (or those that can be reached), and abandoned clients due for another probe."""
@@ -183,7 +188,9 @@ class Coordinator:
     ) -> tuple[dict[int, ValidReply], dict[int, str]]:
         """The valid replies in order of client, and why others were rejected."""
         self.ledger.sent("up", replies.lost_bytes, {"lost": replies.lost_bytes})
-        validator = ReplyValidator(settings, self.parts, self.context, self.server, self.buffers, self.limits)
+        validator = ReplyValidator(
+            settings, self.parts, self.context, self.server, self.buffers, self.limits, self.loss_limit.most
+        )
         valid: dict[int, ValidReply] = {}
         rejected = dict(replies.rejected)
         for client in sorted(replies.blobs):
@@ -201,6 +208,9 @@ class Coordinator:
             except WireError as error:
                 rejected[client] = str(error)
             self.ledger.sent("up", len(blob), kinds)
+        losses = {} if self.limits is None else {client: reply.loss for client, reply in valid.items()}
+        for client in self.loss_limit.beyond_others(losses):
+            rejected[client] = f"client {client} reports a training loss of {valid.pop(client).loss:.3g}"
         return valid, rejected
 
     def _aggregate(self, replies: Mapping[int, ValidReply], cohort: Cohort, settings: RoundSettings) -> str | None:

@@ -12,7 +12,10 @@ from efl.training.schedules import Schedule
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What all rounds have in common: cohort, E, B, η, its schedule, whether that restarts, seed, optimiser."""
+    """What all rounds have in common: cohort, E, B, η, its schedule, whether that restarts, seed, optimiser.
+
+    ``loss_in_nats``: the size of a training loss does not depend on the units of the targets.
+    """
 
     cohort: int
     local_steps: int
@@ -22,6 +25,7 @@ class TrainingSettings:
     restart: bool
     seed: int
     optimiser: Optimiser = PLAIN_SGD
+    loss_in_nats: bool = True
 
 
 @dataclass(frozen=True)

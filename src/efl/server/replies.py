@@ -10,10 +10,9 @@ from torch import Tensor
 from efl.algorithms.base import Part, Parts, RoundSettings, ServerState
 from efl.errors import DivergedError, WireError
 from efl.server.limits import NormLimits
+from efl.server.loss_limit import MAX_LOSS
 from efl.wire import Context, Dense, Payload, TrainReply
 from efl.wire.parts import decode_parts
-
-MAX_LOSS = 1e4  # a mean training loss that is larger has diverged
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class ReplyValidator:
         server: The server's state, which updates are compared with.
         buffers: The model's float buffers.
         limits: Norm limits, for clients that the server does not control; None trusts them.
+        max_loss: The largest training loss of such a client.
     """
 
     settings: RoundSettings
@@ -45,6 +45,7 @@ class ReplyValidator:
     server: ServerState
     buffers: Tensor
     limits: NormLimits | None = None
+    max_loss: float = MAX_LOSS
 
     def validate(self, reply: TrainReply, client: int) -> ValidReply:
         """The reply, decoded.
@@ -71,7 +72,7 @@ class ReplyValidator:
             raise DivergedError(text) if self.limits is None else WireError(text)
         if not 1 <= reply.steps <= settings.local_steps:
             raise WireError(f"client {client} reports {reply.steps} of {settings.local_steps} steps")
-        if self.limits is not None and abs(reply.loss) > MAX_LOSS:  # else one client could end the run for all
+        if self.limits is not None and abs(reply.loss) > self.max_loss:  # else one client could end the run for all
             raise WireError(f"client {client} reports a training loss of {reply.loss:.3g}")
         parts = self._decoded(reply, client)
         if self.limits is not None:

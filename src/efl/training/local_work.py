@@ -215,15 +215,17 @@ class LocalWork:
             self.rows.move_personal(active, eta, move_own)
         self._finish()
 
-    def gradients(self, *shadows: Rows) -> Iterator[tuple[int, Tensor]]:
+    def gradients(self, *shadows: Rows, moving: bool = False) -> Iterator[tuple[int, Tensor]]:
         """For every step: how many rows are still at work (the first ones), and the gradient of f_k there.
 
         For steps that are more than a `Step`: the loop body moves ``work.W[:active]`` itself. ``shadows`` get their
-        gradients on the same mini-batches in their own ``G``. Only for plain SGD: nobody else would use an optimiser.
-        Personal parameters take a step of it after the body, unless it sets ``moves_personal`` to False.
+        gradients on the same mini-batches in their own ``G``. Only for plain SGD, unless the body is ``moving`` by the
+        optimiser. Personal parameters take a step of it after the body, unless it sets ``moves_personal`` to False.
         """
-        if not self.settings.optimiser.plain:
+        optimiser, eta = self.settings.optimiser, self.settings.eta
+        if not optimiser.plain and not moving:
             raise UserError("training.optimiser: this algorithm has its own steps; leave it at plain 'sgd'")
+        move_own = None if optimiser.plain else self.rows.personal_move(optimiser, eta)
         for number, active in self._active_rows():
             x, y = self.data.batch(number, active)
             self.losses[:active] += self.rows.gradient(active, x, y)
@@ -232,7 +234,7 @@ class LocalWork:
                 other.gradient(active, x, y)
             yield active, self.rows.G[:active]
             if self.moves_personal:
-                self.rows.move_personal(active, self.settings.eta)
+                self.rows.move_personal(active, eta, move_own)
         self._finish()
 
     def gradient_sum(self) -> Tensor:

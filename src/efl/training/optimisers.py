@@ -7,6 +7,7 @@ work in every round: clients are stateless, and what was gathered many rounds ag
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Annotated, Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from efl.errors import UserError
 from efl.layout import Layout
-from efl.models.vectors import split
+from efl.models.vectors import lay_out, split
 from efl.plugins import Registry
 from efl.settings import NonNegative, Positive, Settings, make
 
@@ -214,6 +215,9 @@ class TorchOptimiser(Optimiser):
             raise UserError(f"optimiser: cannot be called with parameters and lr=…: {error}") from None
         if not callable(getattr(made, "step", None)):
             raise UserError("optimiser: pass a class such as torch.optim.RMSprop, or a function that makes one")
+        if any(one.name == "closure" and one.default is one.empty for one in signature(made.step).parameters.values()):
+            name = type(made).__name__
+            raise UserError(f"optimiser: {name} asks for the loss several times a step; take another")
         return made
 
 
@@ -240,4 +244,6 @@ def optimiser_of(spec: OptimiserLike) -> Optimiser:
         raise UserError(
             f"optimiser: a {type(spec).__name__} is none; write a name, efl.AdamW(…), or torch.optim.RMSprop"
         )
-    return TorchOptimiser(factory=spec)
+    own = TorchOptimiser(factory=spec)
+    own.moves(torch.zeros(1, 1), 0.1, lay_out([("w", torch.zeros(1))]))  # what is wrong with it is found out now
+    return own

@@ -38,7 +38,7 @@ def schedule(spec: str, decay: float, local_steps: int, rounds: int = 1, warmup:
         decay: Of ``decay``.
         local_steps: E.
         rounds: Of the run, for ``cosine``.
-        warmup: Rounds in which the rate rises to the schedule's, in equal steps.
+        warmup: Rounds in which the schedule's rate is multiplied by 1/warmup, 2/warmup, …, 1.
 
     >>> schedule("theorem1:2,12", decay=50, local_steps=4)(0.1, 0)
     0.5

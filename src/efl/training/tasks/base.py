@@ -32,6 +32,7 @@ class Task(Settings):
 
     default_metrics: ClassVar[tuple[str, ...]] = ("loss",)
     has_likelihood: ClassVar[bool] = True  # whether targets can be drawn from the model
+    in_nats: ClassVar[bool] = False  # whether a loss is as large in whatever units targets are
 
     @property
     def plain(self) -> bool:

@@ -23,6 +23,11 @@ def cross_entropies(outputs: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none").view(y.shape).flatten(1).mean(1)
 
 
+def one_hot(y: Tensor) -> bool:
+    """Whether every row has a single 1 and otherwise zeros."""
+    return y.dim() == 2 and y.shape[1] > 1 and bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all())
+
+
 @TASKS.register("cross_entropy")
 class Classification(Task):
     """Cross-entropy over outputs (B, classes), or (B, positions, classes) for sequences.
@@ -36,6 +41,8 @@ class Classification(Task):
     """
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    needs: ClassVar[str] = "cross_entropy needs classes 0, 1, …; for regression say loss='mse'"
+    in_nats: ClassVar[bool] = True
 
     ignore_index: int | None = None
     class_weights: tuple[Positive, ...] = ()
@@ -91,19 +98,26 @@ class Classification(Task):
     def bad_target(self, y: Tensor, classes: int) -> tuple[int, str] | None:
         """Real numbers, and whole numbers that are no class."""
         if y.is_floating_point():
-            return 0, "real numbers, but cross-entropy needs classes 0, 1, …; for regression say loss='mse'"
+            return 0, "one-hot labels; pass y.argmax(1)" if one_hot(y) else f"real numbers, but {self.needs}"
         wrong = (y < 0) | (y >= classes)
         wrong &= y != (PADDING if self.ignore_index is None else self.ignore_index)
         if not bool(wrong.any()):
             return None
         sample = int(wrong.reshape(len(y), -1).any(1).int().argmax())
         value = int(y[sample][wrong[sample]][0] if y.dim() > 1 else y[sample])
-        return sample, f"label {value}; labels must lie in 0 … {classes - 1}, or be {PADDING} for padding"
+        padding = f"{PADDING} for padding, or what ignore_index names"
+        padding = padding if self.ignore_index is None else f"{self.ignore_index} for padding"
+        return sample, f"label {value}; labels must lie in 0 … {classes - 1}, or be {padding}"
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         """There must be a score for every class, at every position if there are several."""
         needed = (*targets.shape, classes)
         fits = outputs.dim() == len(needed) and outputs.shape[:-1] == needed[:-1] and outputs.shape[-1] >= classes
+        if not fits and targets.dim() == 2 and outputs.dim() == 2:
+            if targets.shape[1] == 1:
+                return f"the labels have shape {tuple(targets.shape[1:])}; for one class per sample pass y.squeeze(1)"
+            if one_hot(targets):
+                return "the labels are one-hot; pass y.argmax(1), or say loss='bce' where a sample may have several"
         if not fits:
             return (
                 f"the model gives outputs of shape {tuple(outputs.shape[1:])}; "

@@ -44,9 +44,12 @@ class Elementwise(Task):
         """Outputs must be as many as targets."""
         if outputs.shape == targets.shape or outputs.shape == (*targets.shape, 1):
             return None
-        return (
-            f"the model gives outputs of shape {tuple(outputs.shape[1:])}; the targets need {tuple(targets.shape[1:])}"
-        )
+        found, needed = tuple(outputs.shape[1:]), tuple(targets.shape[1:])
+        if targets.shape == (*outputs.shape, 1):
+            return f"the model gives one number per sample, the targets have shape {needed}; pass y.squeeze(-1)"
+        remedy = "one number per sample; let its last layer have 1 output" if not needed else f"{needed}"
+        remedy += f"; let its last layer have {needed[0]} outputs" if len(needed) == 1 else ""
+        return f"the model gives outputs of shape {found}; the targets need {remedy}"
 
 
 @TASKS.register("mse")
@@ -110,6 +113,7 @@ class MultiLabel(Elementwise):
     """Binary cross-entropy with logits: targets between 0 and 1, one per label."""
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "f1")
+    in_nats: ClassVar[bool] = True
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Of every label."""

@@ -45,9 +45,13 @@ class Metric:
             sums, weights = self.function(task, outputs, targets)
             return float(sums.double().sum()), float(weights.double().sum())
         found = self.function(outputs, targets)
-        if isinstance(found, tuple | list) and len(found) == 2:
-            return float(found[0]), float(found[1])
-        values = torch.as_tensor(found, dtype=torch.float64).reshape(-1)
+        try:
+            if isinstance(found, tuple | list) and len(found) == 2:
+                return float(found[0]), float(found[1])
+            values = torch.as_tensor(found, dtype=torch.float64).reshape(-1)
+        except (TypeError, ValueError, RuntimeError):
+            what = type(found).__name__
+            raise ValueError(f"it returns a {what}; return a number, one per sample, or a sum and its weight") from None
         if len(values) not in (1, len(targets)):
             raise ValueError(f"it returns {len(values)} numbers; return one, or one per sample")
         return float(values.mean()) * len(targets), float(len(targets))
@@ -74,6 +78,7 @@ def _computed(metric: Any) -> Callable[[Any, Tensor], Any]:
     return compute
 
 
+TOP = 5
 METRICS: Registry[Metric] = Registry("metric", as_metric, lambda thing: isinstance(thing, Metric))
 
 
@@ -90,7 +95,9 @@ def _accuracy(task: Task, outputs: Tensor, targets: Tensor) -> Pairs:
 def _top5(task: Task, outputs: Tensor, targets: Tensor) -> Pairs:
     if not isinstance(task, Classification):
         raise UserError("top5 needs classes; name other metrics")
-    return task.among(5, outputs, targets)
+    if outputs.shape[-1] <= TOP:
+        raise UserError(f"of {outputs.shape[-1]} classes the label is always among the best {TOP}; take accuracy")
+    return task.among(TOP, outputs, targets)
 
 
 def _squared(task: Task, outputs: Tensor, targets: Tensor) -> Pairs:
@@ -110,10 +117,12 @@ def _f1(task: Task, outputs: Tensor, targets: Tensor) -> Pairs:
 
 
 def _determination(outputs: Tensor, targets: Tensor) -> Tensor:
-    """R²: the share of the targets' variance that is explained, on each client's own data."""
+    """R²: the share of the targets' variance that is explained, on a client's own data; NaN if they have none."""
     outputs, targets = aligned(tensor_of(outputs), targets)
+    if bool((targets == targets[:1]).all()):
+        return torch.tensor(torch.nan)
     total = (targets - targets.mean(0)).double().square().sum()
-    return 1 - (outputs - targets).double().square().sum() / total.clamp(min=1e-30)
+    return 1 - (outputs - targets).double().square().sum() / total
 
 
 def _differences(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ class NextToken(Classification):
     """
 
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
+    needs: ClassVar[str] = "next_token needs tokens 0, 1, …; pass y.long() if that is what they are"
 
     def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean over the tokens that follow another."""

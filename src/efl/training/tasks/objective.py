@@ -115,6 +115,8 @@ def _task(loss: Loss, y: Tensor | None) -> Task:
         name = str(settings.pop("name", AUTO))
     elif isinstance(loss, str):
         name, settings = loss, {}
+    elif isinstance(loss, type):
+        raise UserError(f"loss: {loss.__name__} is a class; pass an object of it, such as {loss.__name__}()")
     elif callable(loss):
         return OwnLoss(loss)
     else:
@@ -131,7 +133,11 @@ def _metrics(metrics: Metrics) -> dict[str, Metric]:
         metrics = [metrics]
     if not hasattr(metrics, "items") and not isinstance(metrics, list | tuple):
         raise UserError("metrics: write a list of names, or functions by name: metrics={'error': error}")
-    pairs = metrics.items() if hasattr(metrics, "items") else [(name, name) for name in metrics]
+    pairs = list(metrics.items()) if hasattr(metrics, "items") else [(name, name) for name in metrics]
+    if nameless := [thing for name, thing in pairs if not isinstance(name, str)]:
+        name = getattr(nameless[0], "__name__", type(nameless[0]).__name__)
+        name = name.lower() if name.isidentifier() else "mine"
+        raise UserError(f"metrics: a list is of names; give a function or object its own: metrics={{'{name}': …}}")
     found: dict[str, Metric] = {}
     for name, thing in pairs:
         metric = METRICS.get(thing) if isinstance(thing, str) else as_metric(thing)

@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from efl.errors import first_line
 from efl.models.outputs import tensor_of
 from efl.training.tasks.base import Pairs, Task
 from efl.training.tasks.classification import Classification
+
+
+class OwnLossError(RuntimeError):
+    """The user's function raised something."""
 
 
 class OwnLoss(Task):
@@ -29,13 +34,20 @@ class OwnLoss(Task):
         return answer
 
     def loss(self, outputs: Any, targets: Tensor) -> Tensor:
-        """What the function says."""
-        return self.function(outputs, targets)
+        """What the function says; one number in whatever shape."""
+        found = self._called(outputs, targets)
+        return found.reshape(()) if isinstance(found, Tensor) and found.dim() and found.numel() == 1 else found
 
     def sample_losses(self, outputs: Any, targets: Tensor) -> Tensor:
         """One by one."""
         samples = (slice(number, number + 1) for number in range(len(targets)))
-        return torch.stack([self.function(part(outputs, one), targets[one]).reshape(()) for one in samples])
+        return torch.stack([self._called(part(outputs, one), targets[one]).reshape(()) for one in samples])
+
+    def _called(self, outputs: Any, targets: Tensor) -> Tensor:
+        try:
+            return self.function(outputs, targets)
+        except Exception as error:  # whatever it does
+            raise OwnLossError(f"the loss fails: {type(error).__name__}: {first_line(error)}") from error
 
     def correct(self, outputs: Any, targets: Tensor) -> Pairs:
         """As if outputs were scores of classes."""
