@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import pickle
+import signal
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -12,6 +14,8 @@ from stopping import StopAt
 
 import efl
 from efl.errors import UserError
+from efl.runs.checkpoint import list_checkpoints
+from efl.server.coordinator import Coordinator
 from efl.training.tasks import Objective
 
 SETTINGS = {"cohort": 4, "local_steps": 3, "evaluate_every": 1, "evaluate_personalised_every": "never"}
@@ -96,6 +100,101 @@ def test_a_resumed_run_is_stopped_and_its_best_model_kept_as_in_a_run_never_inte
     for table in tables:
         assert [int(row["round"]) for row in table] == list(range(whole.summary["rounds"]))
     assert [row["accuracy"] for row in tables[0]] == [row["accuracy"] for row in tables[1]]
+
+
+# On the way out
+
+LEFT = {"rounds": 8, "cohort": 4, "local_steps": 3, "evaluate_every": 2, "evaluate_personalised_every": 4}
+
+
+class FailsAt(efl.Callback):
+    def __init__(self, round_):
+        self.at, self.seen = round_, []
+
+    def round(self, record):
+        self.seen.append(record["round"])
+        if record["round"] == self.at:
+            raise RuntimeError("mine")
+
+
+def left(directory):
+    return [path.stem for path in list_checkpoints(directory / "checkpoint")]
+
+
+def comparable(result):
+    history = [{key: value for key, value in record.items() if key != "seconds"} for record in result.history]
+    return result.summary["model_sha256"], result.summary["bmta_local"], history
+
+
+@pytest.mark.parametrize("algorithm", ["efl", "apfl"])
+@pytest.mark.parametrize("at", [2, 3, 7])
+def test_after_an_error_in_a_callback_no_round_is_done_again(digits, tmp_path, algorithm, at):
+    fleet, best = efl.Fleet(stragglers=0.3, lost=0.2), [efl.BestCheckpoint(mode="min")]  # behind the one that fails
+    whole = efl.train(digits, "linear", algorithm, fleet, out=tmp_path / "whole", callbacks=best, **LEFT)
+    with pytest.raises(RuntimeError, match="mine"):
+        efl.train(digits, "linear", algorithm, fleet, out=tmp_path / "run", callbacks=[FailsAt(at), *best], **LEFT)
+    assert left(tmp_path / "run")[-1] == f"round-{at + 1:06d}"
+    watch = FailsAt(None)
+    again = efl.resume(tmp_path / "run", [watch, *best], federation=digits)
+    assert comparable(again) == comparable(whole)
+    assert watch.seen == list(range(at, 8))  # the round that was not seen to its end, and those after it
+    assert (tmp_path / "run/best.safetensors").read_bytes() == (tmp_path / "whole/best.safetensors").read_bytes()
+
+
+def test_after_an_error_in_a_metric_it_is_computed_once_resumed(digits, tmp_path):
+    broken = []
+
+    class Break(efl.Callback):
+        def round(self, record):
+            broken.extend([True] * (record["round"] == 4))
+
+    def score(outputs, targets):
+        if broken:
+            raise RuntimeError("mine")
+        return outputs.float().mean()
+
+    settings = {"metrics": {"score": score}, "engine": {"workers": 1}, **LEFT}
+    whole = efl.train(digits, "linear", out=tmp_path / "whole", **settings)
+    with pytest.raises(Exception, match="mine"):
+        efl.train(digits, "linear", out=tmp_path / "run", callbacks=[Break()], **settings)
+    assert left(tmp_path / "run") == ["round-000006"]
+    broken.clear()
+    again = efl.resume(tmp_path / "run", federation=digits, metrics=settings["metrics"])
+    assert comparable(again) == comparable(whole)
+
+
+def test_the_state_in_the_midst_of_a_round_is_not_saved(digits, tmp_path, monkeypatch):
+    whole, aggregate = efl.train(digits, "linear", out=tmp_path / "whole", **LEFT), Coordinator._aggregate
+
+    def fails(self, counted, cohort, settings):
+        if settings.round == 5:
+            raise RuntimeError("mine")
+        return aggregate(self, counted, cohort, settings)
+
+    monkeypatch.setattr(Coordinator, "_aggregate", fails)
+    with pytest.raises(RuntimeError, match="mine"):
+        efl.train(digits, "linear", out=tmp_path / "run", track={"checkpoint_every": 3}, **LEFT)
+    monkeypatch.undo()
+    assert left(tmp_path / "run") == ["round-000003"]
+    assert comparable(efl.resume(tmp_path / "run", federation=digits)) == comparable(whole)
+
+
+@pytest.mark.parametrize(("times", "saved"), [(1, ["round-000006"]), (2, [])])
+def test_ctrl_c_waits_for_the_round_to_end_and_a_second_one_does_not(digits, tmp_path, monkeypatch, times, saved):
+    whole, aggregate = efl.train(digits, "linear", out=tmp_path / "whole", **LEFT), Coordinator._aggregate
+
+    def interrupted(self, counted, cohort, settings):
+        for _ in range(times if settings.round == 5 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return aggregate(self, counted, cohort, settings)
+
+    monkeypatch.setattr(Coordinator, "_aggregate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        efl.train(digits, "linear", out=tmp_path / "run", **LEFT)
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert left(tmp_path / "run") == saved
+    assert comparable(efl.resume(tmp_path / "run", federation=digits)) == comparable(whole)
 
 
 def test_figures_that_come_later_get_a_column(digits, tmp_path):
