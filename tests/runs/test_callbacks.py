@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pickle
+import re
 import signal
 from contextlib import suppress
 from types import SimpleNamespace
@@ -207,10 +208,31 @@ def test_figures_that_come_later_get_a_column(digits, tmp_path):
     assert "asked" not in rows[0]
 
 
-def test_a_metric_that_nobody_reports_costs_a_warning_and_not_the_result(digits, caplog):
-    stop = efl.EarlyStopping("acuracy")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: efl.EarlyStopping("acuracy"), "EarlyStopping: no round has 'acuracy'; did you mean 'accuracy'?"),
+        (lambda: efl.EarlyStopping("nothing"), "EarlyStopping: no round has 'nothing'; they have accuracy, "),
+        (lambda: efl.BestCheckpoint("best", "acc"), "BestCheckpoint: no round has 'acc'; "),
+    ],
+)
+def test_a_metric_that_nobody_reports_is_refused_at_the_first_evaluation(digits, tmp_path, monkeypatch, make, message):
+    monkeypatch.chdir(tmp_path)
+    seen = FailsAt(None)
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        efl.train(digits, "linear", rounds=9, callbacks=[seen, make()], **{**SETTINGS, "evaluate_every": 2})
+    assert seen.seen == [0, 1]
+
+
+def test_a_metric_that_was_not_evaluated_costs_a_warning_and_not_the_result(digits, caplog):
+    stop = efl.EarlyStopping("personalised_accuracy")
     assert efl.train(digits, "linear", rounds=2, callbacks=[stop], **SETTINGS).summary["rounds"] == 2
-    assert "EarlyStopping: no round has 'acuracy'; they have accuracy, " in caplog.text
+    assert "EarlyStopping: no round has 'personalised_accuracy'; they have accuracy, " in caplog.text
+
+
+def test_a_mode_must_be_one_of_three():
+    with pytest.raises(UserError, match=r"^EarlyStopping: mode must be one of auto, max, min, got 'lower'$"):
+        efl.EarlyStopping(mode="lower")
 
 
 @pytest.mark.parametrize("make", [efl.BestCheckpoint, efl.CSVFile])
