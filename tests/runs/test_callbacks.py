@@ -276,8 +276,19 @@ def test_a_model_of_ones_own_is_loaded_into_a_copy(digits, tmp_path):
     assert not found.training
     assert all(torch.equal(value, trained.state_dict()[name]) for name, value in found.state_dict().items())
     assert torch.equal(module[1].weight, before)
-    with pytest.raises(UserError, match=r"model.safetensors: not the weights of this model"):
+    with pytest.raises(
+        UserError, match=r"model.safetensors: not the weights of this model: they have a tensor 1\.bias "
+    ):
         efl.load_model(tmp_path / "run", torch.nn.Linear(3, 3))
+    module[3] = torch.nn.Linear(16, 11)
+    with pytest.raises(
+        UserError, match=r"3\.bias has shape \(10,\), that of the model \(11,\); pass a module of the kind"
+    ):
+        efl.load_model(tmp_path / "run", module)
+    module[3] = torch.nn.Linear(16, 10)
+    module.append(torch.nn.Linear(10, 2, bias=False))
+    with pytest.raises(UserError, match=r"they lack 4\.weight \(2, 10\)"):
+        efl.load_model(tmp_path / "run", module)
     with pytest.raises(UserError, match="no such file"):
         efl.load_model(tmp_path / "nothing")
 
