@@ -260,6 +260,8 @@ def test_personalised_models_of_nobody(digits):
     result = efl.train(digits, "linear", rounds=1, **SETTINGS)
     with pytest.raises(UserError, match="there is no client 20; clients are 0 … 19"):
         result.personalised(20)
+    with pytest.raises(UserError, match="there is no client 'a'; clients are 0 … 19"):
+        result.personalised("a")
     with pytest.raises(UserError, match="lost its clients"):
         pickle.loads(pickle.dumps(result)).personalised(0)
 
@@ -326,3 +328,34 @@ def test_trackers_by_name(digits, tmp_path, track):
 def test_the_engine_is_checked(digits):
     with pytest.raises(UserError, match=r"unknown key engine.num_workers; did you mean engine.workers\?"):
         efl.train(digits, engine={"num_workers": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": lambda x: x}, "model: pass an nn.Module, or a network's name, not a function"),
+        ({"model": torch.nn.Linear}, "model: pass Linear(…), a module, not the class Linear"),
+        ({"fleet": {"stragglers": 0.5}}, "fleet: pass efl.Fleet(stragglers=0.5), not a dict"),
+        ({"fleet": efl.Fleet}, "fleet: pass efl.Fleet(…), not the class"),
+        (
+            {"federation": (torch.rand(9, 2), torch.zeros(9))},
+            "federation: pass efl.Federation.from_tensors(x, y, clients=…), or the name of a data set, not a tuple",
+        ),
+        (
+            {"federation": torch.utils.data.TensorDataset(torch.rand(9, 2))},
+            "federation: pass efl.Federation.from_dataset(dataset, clients=…), not a TensorDataset",
+        ),
+        ({"federation": []}, "federation: pass efl.Federation.from_clients([(x, y), …]) or "),
+        ({"callbacks": efl.EarlyStopping()}, "callbacks: pass a list of them, callbacks=[…], not an EarlyStopping"),
+        (
+            {"callbacks": [efl.EarlyStopping]},
+            "callbacks: pass EarlyStopping(…), an object, not the class EarlyStopping",
+        ),
+        ({"callbacks": [lambda record: None]}, "callbacks: a function is none; derive a class from efl.Callback"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_with_what_to_write(given, message, tmp_path):
+    with pytest.raises(UserError) as refused:
+        efl.train(**given, rounds=1, out=tmp_path / "run")
+    assert str(refused.value).startswith(message)
+    assert not (tmp_path / "run").exists()

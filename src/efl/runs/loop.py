@@ -191,8 +191,8 @@ class Run:
 
     def personalised(self, client: int) -> nn.Module:
         """The personalised model of a client, as an evaluation after the last round makes it."""
-        if not 0 <= client < self.setup.clients:
-            raise UserError(f"there is no client {client}; clients are 0 … {self.setup.clients - 1}")
+        if not isinstance(client, int | np.integer) or not 0 <= client < self.setup.clients:
+            raise UserError(f"there is no client {client!r}; clients are 0 … {self.setup.clients - 1}")
         transport, round_ = self.coordinator.transport, max(len(self.history) - 1, 0)
         if not (isinstance(transport, LocalTransport) and isinstance(transport.host, ClientHost)):
             raise UserError("personalised models are where the clients are, and this process has none of them")
