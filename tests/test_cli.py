@@ -250,6 +250,19 @@ def test_data_prepare_list_and_show(efl, tmp_path):
     assert efl("resume", "out")[0] == 0  # the config knows where the data are
 
 
+def test_data_show_knows_the_data_sets_of_a_plugin(efl, tmp_path):
+    (tmp_path / "mine.py").write_text("""
+import torch, efl
+
+@efl.register("halves-of-mine")
+def halves(request) -> efl.Federation:
+    return efl.Federation.from_tensors(torch.rand(80, 3), torch.arange(80) % 2, **request.dealing)
+""")
+    code, out, _ = efl("data", "show", "halves-of-mine", "--clients=4", "--out=mine.png", "--plugin=mine.py")
+    assert code == 0
+    assert "mine.png" in out
+
+
 def test_data_show_draws_many_clients_too(efl, tmp_path):
     code, out, _ = efl("data", "show", "synthetic:1,1", "--clients=150", "--out=many.png")
     assert code == 0

@@ -110,6 +110,19 @@ def test_keys_of_the_first_edition_are_still_read(tmp_path):
         ("training", "clients", "unknown key training.clients; did you mean federation.clients?"),
         ("training", "workers", "unknown key training.workers; did you mean engine.workers?"),
         ("training", "observers", "unknown key training.observers; pass callbacks=[…] to efl.train"),
+        (
+            "training",
+            "epoch",
+            "unknown key training.epoch; did you mean training.local_steps? (work is counted in SGD ",
+        ),
+        (
+            "training",
+            "max_epochs",
+            "unknown key training.max_epochs; did you mean training.rounds? (what a client does ",
+        ),
+        ("training", "momentum", "unknown key training.momentum; it belongs to the optimiser, such as optimiser="),
+        ("training", "weight_decay", "unknown key training.weight_decay; it belongs to the optimiser, such as "),
+        ("training", "stragglers", "unknown key training.stragglers; it belongs to the fleet: efl.Fleet(stragglers=…)"),
         ("training", "tint", "unknown key training.tint; known keys: training.rounds, "),
         ("federation", "num_clients", "unknown key federation.num_clients; did you mean federation.clients?"),
     ],
@@ -124,3 +137,32 @@ def test_american_spelling_names_the_right_key():
     assert unknown_key("training.optimizer", ["training.rounds", "training.optimiser"]).endswith(
         "did you mean training.optimiser?"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("lr=0.1", "write --set training.learning_rate=0.1"),
+        ("optimizer=adam", "write --set training.optimiser=adam"),
+        ("rounds = 5", "write --set training.rounds=5"),
+        ("nonsense=5", "write section.key=value"),
+        ("rounds", "write section.key=value"),
+    ],
+)
+def test_a_key_without_its_section_names_it(given, remedy):
+    with pytest.raises(UserError) as refused:
+        load_experiment(None, [given])
+    assert str(refused.value).startswith(f"--set {given}: ")
+    assert remedy in str(refused.value)
+
+
+def test_the_learning_rate_of_an_optimiser_is_that_of_the_round():
+    from efl import train
+
+    with pytest.raises(UserError, match=r"lr; the learning rate is training\.learning_rate, whatever the optimiser$"):
+        train("digits", optimiser={"name": "adam", "lr": 0.1}, rounds=1)
+
+
+def test_one_pattern_need_not_be_a_list():
+    assert parse({"model": {"trainable": "head", "personal": ["a", "b"]}}).model.trainable == ("head",)
+    assert parse({"model": {"personal": ["a", "b"]}}).model.personal == ("a", "b")

@@ -340,3 +340,43 @@ def test_names_at_an_import_path(tmp_path, monkeypatch):
     assert summary["algorithm"] == "newcomer_module:Gentle"
     (tmp_path / "run/summary.json").unlink()
     assert efl.resume(tmp_path / "run").summary["model_sha256"] == summary["model_sha256"]
+
+
+def test_threads_that_come_first_wait_until_built_in_things_are_there():
+    script = """
+import threading, efl
+from efl.plugins import registry
+found = []
+ask = lambda: found.append(registry("dataset").names())
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(found) == 8 and all("digits" in names for names in found), found
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_process_forked_during_a_discovery_does_not_wait_for_it(colours):
+    import multiprocessing
+    import threading
+
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with Registry._discovering:
+            entered.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    entered.wait(30)
+    child = multiprocessing.get_context("fork").Process(target=colours.discover)
+    child.start()
+    child.join(20)
+    code = child.exitcode
+    leave.set()
+    thread.join()
+    if code is None:
+        child.kill()
+    assert code == 0

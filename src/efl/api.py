@@ -13,6 +13,7 @@ from efl.algorithms import Algorithm
 from efl.config import CUSTOM, Experiment, parse
 from efl.federation import Federation
 from efl.fleet import Fleet
+from efl.runs.arguments import check_kinds, checked_callbacks
 from efl.runs.directory import RunDirectory
 from efl.runs.learning import NAMED, Learning
 from efl.runs.loop import Observer, Run
@@ -78,12 +79,11 @@ def train(
     >>> result.summary["rounds"], result.summary["diverged"]
     (2, False)
     """
+    check_kinds(federation, model, fleet)
     table: dict[str, Any] = {"training": training, "engine": engine or {}, "track": _track(track)}
     table["model"] = {"trainable": trainable, "personal": personal}
-    if isinstance(federation, str):
-        table["federation"] = {"dataset": federation}
-    else:
-        table["federation"] = {"dataset": CUSTOM, "clients": len(federation)}
+    named = isinstance(federation, str)
+    table["federation"] = {"dataset": federation} if named else {"dataset": CUSTOM, "clients": len(federation)}
     if isinstance(model, str):
         table["model"]["name"] = model
     if isinstance(algorithm, str):
@@ -135,12 +135,14 @@ def run(
     >>> run(Experiment().with_values(training={"rounds": 1})).summary["algorithm"]
     'efl'
     """
+    check_kinds(federation, module, fleet)
+    watching = checked_callbacks(callbacks)
     setup = build(experiment, federation, module, algorithm, fleet, learning=learning)
     if rank() != LEADER:
         return _served(setup)
     tracked = trackers(setup.experiment.track, out)
     directory = None if out is None else RunDirectory.create(out, setup.experiment)
-    return Run(setup, directory, [*_displays(progress), *callbacks, *tracked]).execute()
+    return Run(setup, directory, [*_displays(progress), *watching, *tracked]).execute()
 
 
 def resume(
@@ -185,6 +187,8 @@ def resume(
     ...     resume(f"{folder}/run").summary["model_sha256"] == first.summary["model_sha256"]
     True
     """
+    check_kinds(federation, model, fleet)
+    watching = checked_callbacks(callbacks)
     where = RunDirectory.open(directory)
     experiment = where.experiment()
     if plugins:
@@ -194,7 +198,7 @@ def resume(
     if rank() != LEADER:
         return _served(setup)
     tracked = trackers(setup.experiment.track, where.path)
-    return Run(setup, where, [*_displays(progress), *callbacks, *tracked]).execute()
+    return Run(setup, where, [*_displays(progress), *watching, *tracked]).execute()
 
 
 def load_model(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:

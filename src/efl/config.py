@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from efl.errors import UserError
 from efl.settings import (
@@ -23,6 +23,7 @@ from efl.settings import (
 )
 
 Count = Annotated[int, Field(ge=1)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 CUSTOM = "custom"
 
 
@@ -47,8 +48,8 @@ class ModelSection(Section):
     """What is trained, and what of it stays with each client, by patterns."""
 
     name: str = "auto"
-    trainable: tuple[str, ...] = ()
-    personal: tuple[str, ...] = ()
+    trainable: Patterns = ()
+    personal: Patterns = ()
 
 
 class TrainingSection(Section):
@@ -277,7 +278,8 @@ def load_experiment(
     table: dict[str, Any] = {}
     if path is not None:
         table = read_toml(Path(path))
-    for section, values in overrides_by_section(overrides).items():
+    known = [f"{section}.{key}" for section, keys in section_keys().items() for key in keys]
+    for section, values in overrides_by_section(overrides, known).items():
         if section in LISTS:
             raise UserError(f"--set cannot change {section}; {LISTS[section]}")
         if not isinstance(table.setdefault(section, {}), dict):

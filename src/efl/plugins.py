@@ -14,14 +14,14 @@ import os
 import pkgutil
 import re
 import sys
-import traceback
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints, overload
 
-from efl.errors import UserError, first_line
+from efl.errors import UserError, line_in, reason
 
 T = TypeVar("T")
 Thing = TypeVar("Thing")
@@ -57,6 +57,8 @@ class Registry(Generic[T]):
     Traceback (most recent call last):
     efl.errors.UserError: unknown colour 'rad'; did you mean 'red'?
     """
+
+    _discovering = threading.RLock()  # of all registries: while one thread imports built-in things, others wait
 
     def __init__(
         self,
@@ -132,17 +134,18 @@ class Registry(Generic[T]):
 
     def discover(self) -> None:
         """Import the built-in things, unless that has been done."""
-        package, self._undiscovered = self._undiscovered, ""
-        if package:
-            for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-                importlib.import_module(module.name)
-            self._things = dict(sorted(self._things.items()))  # whatever was imported first
+        with self._discovering:
+            package, self._undiscovered = self._undiscovered, ""
+            if package:
+                for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+                    importlib.import_module(module.name)
+                self._things = dict(sorted(self._things.items()))  # whatever was imported first
 
     def _loaded(self, point: EntryPoint) -> T:
         try:
             return self._converted(point.load(), point.value)
         except Exception as error:  # whatever the other package does
-            raise UserError(f"{self.kind} {point.name!r} ({point.value}) cannot be loaded: {_reason(error)}") from None
+            raise UserError(f"{self.kind} {point.name!r} ({point.value}) cannot be loaded: {reason(error)}") from None
 
     def _converted(self, thing: Any, what: str) -> T:
         if (converted := self._convert(thing)) is None:
@@ -154,6 +157,9 @@ class Registry(Generic[T]):
         near = difflib.get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
         return f"unknown {self.kind} {name!r}; {hint}"
+
+
+os.register_at_fork(after_in_child=lambda: setattr(Registry, "_discovering", threading.RLock()))
 
 
 def registry(kind: str) -> Registry[Any]:
@@ -238,7 +244,7 @@ def load_plugin(path: str | os.PathLike[str]) -> Path:
         del sys.modules[name]
         if not file.is_file():
             raise UserError(f"plugin {path}: no such file") from None
-        raise UserError(f"plugin {path}{_line(error, file)}: {_reason(error)}") from None
+        raise UserError(f"plugin {path}{line_in(error, file)}: {reason(error)}") from None
     _plugins.add(file)
     return file
 
@@ -269,9 +275,9 @@ def _imported(path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             return None
-        raise UserError(f"{path} cannot be imported: {_reason(error)}") from None
+        raise UserError(f"{path} cannot be imported: {reason(error)}") from None
     except Exception as error:  # whatever the module does
-        raise UserError(f"{path} cannot be imported: {_reason(error)}") from None
+        raise UserError(f"{path} cannot be imported: {reason(error)}") from None
     if found is None:
         raise UserError(f"{path}: module {module} has no {name}")
     return found
@@ -286,15 +292,3 @@ def _same_definition(one: Any, other: Any) -> bool:
 def _described(thing: Any) -> str:
     name = getattr(thing, "__qualname__", None)
     return f"{thing.__module__}.{name}" if name else f"a {type(thing).__name__}"
-
-
-def _line(error: BaseException, file: Path) -> str:
-    """Which line of the file is at fault, if one is."""
-    if isinstance(error, SyntaxError) and error.filename == str(file):
-        return f", line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    return f", line {lines[-1]}" if lines else ""
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"

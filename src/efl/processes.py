@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+log = logging.getLogger("efl")
 
 _C = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
@@ -28,6 +32,38 @@ def end_with_parent() -> None:
 def processors() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def interrupts_deferred(until: str) -> Iterator[None]:
+    """Within, a first Ctrl-C waits for the end, so that what is begun is finished; a second one takes effect at once.
+
+    So it is where Ctrl-C does what it usually does; in other threads, and with a handler of somebody else's, nothing
+    changes.
+
+    Args:
+        until: What the first one waits for, for the message.
+    """
+    usual = signal.default_int_handler
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not usual:
+        yield
+        return
+    asked = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        log.warning("stopping at the end of %s; Ctrl-C again stops at once", until)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if asked:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -82,8 +82,9 @@ def make(cls: type[Settings], values: Mapping[str, Any], where: str) -> Settings
 SYNONYMS = {
     **dict.fromkeys(("lr", "eta", "client_lr", "local_lr", "step_size"), "learning_rate"),
     **dict.fromkeys(("optimizer", "opt", "client_optimizer"), "optimiser"),
-    **dict.fromkeys(("epochs", "local_epochs", "num_epochs", "n_epochs", "max_epochs", "iterations"), "local_steps"),
+    **dict.fromkeys(("epoch", "epochs", "local_epochs", "num_epochs", "n_epochs", "iterations"), "local_steps"),
     **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds", "communication_rounds", "max_rounds"), "rounds"),
+    "max_epochs": "rounds",
     **dict.fromkeys(("num_clients", "n_clients", "num_partitions"), "clients"),
     **dict.fromkeys(("clients_per_round", "cohort_size", "sample_size", "fraction_fit"), "cohort"),
     **dict.fromkeys(("batch", "bs", "batchsize", "train_batch_size"), "batch_size"),
@@ -99,7 +100,17 @@ SYNONYMS = {
 }
 # What else there is to say about a key.
 REMARKS = {
-    **dict.fromkeys(("epochs", "local_epochs", "num_epochs", "n_epochs", "max_epochs"), "work is counted in SGD steps"),
+    **dict.fromkeys(("epoch", "epochs", "local_epochs", "num_epochs", "n_epochs"), "work is counted in SGD steps"),
+    "max_epochs": "what a client does in a round is training.local_steps",
+    "learning_rate": "the learning rate is training.learning_rate, whatever the optimiser",
+    **dict.fromkeys(
+        ("momentum", "weight_decay", "nesterov", "betas"),
+        "it belongs to the optimiser, such as optimiser=efl.SGD(momentum=0.9), or training.optimiser.name and the rest",
+    ),
+    **dict.fromkeys(
+        ("stragglers", "straggler_steps", "inactive", "lost"),
+        "it belongs to the fleet: efl.Fleet(stragglers=…), or the section [fleet] of a file",
+    ),
     **dict.fromkeys(("observers", "early_stopping"), "pass callbacks=[…] to efl.train, such as efl.EarlyStopping()"),
 }
 
@@ -129,7 +140,7 @@ def unknown_key(key: str, known: Iterable[str], others: Iterable[str] = ()) -> s
         if near:
             return f"unknown key {key}; did you mean {names[near[0]]}?{remark}"
     listed = f"known keys: {', '.join(known)}"
-    return f"unknown key {key}; {REMARKS.get(name, listed)}"
+    return f"unknown key {key}; {REMARKS.get(name) or REMARKS.get(SYNONYMS.get(name.lower(), name)) or listed}"
 
 
 def _last(key: str) -> str:
@@ -146,15 +157,15 @@ def one_line(error: ValidationError, where: str = "") -> str:
     return text if "got" in text else f"{text}, got {first['input']!r}"
 
 
-def overrides_by_section(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What ``section.key=value`` settings say.
+def overrides_by_section(overrides: Sequence[str], known: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """What ``section.key=value`` settings say; one without a section may mean a ``known`` key.
 
     >>> overrides_by_section(["training.rounds=5", "training.seed=1", "algorithm.name=efl"])
     {'training': {'rounds': 5, 'seed': 1}, 'algorithm': {'name': 'efl'}}
     """
     table: dict[str, dict[str, Any]] = {}
     for override in overrides:
-        section, key, value = _parse_override(override)
+        section, key, value = _parse_override(override, known)
         table.setdefault(section, {})[key] = value
     return table
 
@@ -171,9 +182,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
-def _parse_override(text: str) -> tuple[str, str, Any]:
+def _parse_override(text: str, known: Iterable[str]) -> tuple[str, str, Any]:
     name, equals, value = text.partition("=")
     section, dot, key = name.strip().partition(".")
+    if equals and not dot:
+        names = {_last(one): one for one in reversed(list(known))}
+        if meant := names.get(SYNONYMS.get(section.lower(), section)):
+            raise UserError(f"--set {text}: the key has a section; write --set {meant}={value.strip()}")
     if not (equals and dot and section and key):
         raise UserError(f"--set {text}: write section.key=value, such as --set training.rounds=50")
     try:

@@ -96,6 +96,94 @@ def test_one_test_set_for_all_is_evaluated_once(monkeypatch):
     assert sorted(evaluated) == list(range(40, 70))
 
 
+class Sum(torch.nn.Module):
+    """Takes two arguments by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = torch.nn.Embedding(9, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, tokens, weights):
+        return self.linear((self.embedding(tokens) * weights[..., None]).sum(1))
+
+
+class Named(Dataset):
+    """Items of several tensors by name, in one of the usual forms."""
+
+    def __init__(self, client, form, wrong=None):
+        generator = torch.Generator().manual_seed(client)
+        self.tokens, self.weights = (
+            torch.randint(9, (10, 3), generator=generator),
+            torch.rand(10, 3, generator=generator),
+        )
+        self.form, self.wrong = form, wrong or {}
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, i):
+        parts = {"tokens": self.tokens[i], "weights": self.weights[i]}
+        return self.wrong.get(i, (parts, i % 2) if self.form == "pair" else {**parts, "labels": i % 2})
+
+
+@pytest.mark.parametrize("form", ["pair", "labels"])
+@pytest.mark.parametrize("wrap", [lambda dataset: dataset, DataLoader], ids=["dataset", "loader"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_samples_of_several_tensors_are_those_of_from_tensors(form, wrap, lazy):
+    sets = [Named(client, form) for client in range(3)]
+    tests = [Named(client + 10, form) for client in range(3)]
+    federation = Federation.from_datasets(list(map(wrap, sets)), test=list(map(wrap, tests)), lazy=lazy, classes=2)
+    parts = {name: torch.cat([getattr(one, name) for one in [*sets, *tests]]) for name in ("tokens", "weights")}
+    x, y = federation.batch(torch.arange(60))
+    assert x.keys() == parts.keys()
+    assert all(torch.equal(x[name], part) and x[name].dtype == part.dtype for name, part in parts.items())
+    assert y.tolist() == [0, 1] * 30
+    assert train(federation, Sum(), rounds=1, cohort=2, batch_size=4).summary["rounds"] == 1
+
+
+def test_one_dataset_of_several_tensors_is_dealt_out():
+    dataset = Named(0, "labels")
+    federation = Federation.from_dataset(dataset, clients=2, inputs=lambda x: x["weights"])
+    assert torch.equal(federation.batch(torch.arange(10))[0], dataset.weights)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (({"tokens": torch.tensor([1]), "weights": torch.rand(3)}, 0), "item 3 of client 1: it has tokens (1,) of "),
+        (
+            {"tokens": torch.tensor([1])},
+            "item 3 of client 1 is no (x, y) pair but a dictionary of tokens; return (x, y)",
+        ),
+        (({"tokens": "some text"}, 0), "item 3 of client 1: "),
+        (7, "item 3 of client 1 is no (x, y) pair but int; return (x, y) from __getitem__ or collate_fn"),
+    ],
+)
+def test_an_item_of_several_tensors_that_does_not_fit_names_its_client(item, message, lazy):
+    sets = [Named(0, "pair"), Named(1, "pair", {3: item})]
+    with pytest.raises(UserError, match=re.escape(message)):
+        Federation.from_datasets(sets, lazy=lazy, classes=2).batch(torch.arange(20))
+
+
+class Unreadable(Counted):
+    """Has a file missing."""
+
+    def __getitem__(self, i):
+        if i == 3:
+            raise OSError("no such file: 3.png")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_item_that_cannot_be_read_is_named_with_its_client(workers):
+    federation = Federation.from_datasets([Counted(0), Unreadable(1)], lazy=True, classes=2)
+    with pytest.raises(UserError, match=r"^item 3 of client 1 cannot be read: OSError: no such file: 3.png$"):
+        train(federation, "linear", rounds=9, cohort=2, batch_size=10, engine={"workers": workers})
+    with pytest.raises(UserError, match="item 3 of client 1 cannot be read: OSError"):
+        Federation.from_datasets([Counted(0), Unreadable(1)])
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [

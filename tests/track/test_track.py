@@ -218,6 +218,21 @@ def test_tables(runs):
     assert dict(summary_rows(summaries["efl"][0]))["ended"] == "6 rounds"
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_with_several_seeds_the_target_is_one_that_an_algorithm_reaches_with_all(runs, higher):
+    summary = RunDirectory.open(runs / "efl").read_summary()
+    kind = {**summary, "metric": "rmse", "metric_is_share": False, "higher_is_better": higher}
+
+    def run(best, sent):
+        return {**kind, "bmta_global": best, "accuracy_over_bytes": [[1000 * sent, best]]}
+
+    sign = 1 if higher else -1  # the larger a figure is, the better
+    groups = {"a": [run(5 + 3 * sign, 1), run(5, 3)], "b": [run(5 + 2 * sign, 5), run(5 - 2 * sign, 7)]}
+    header, rows = comparison_rows(groups)
+    assert header[-1] == ("bytes to 4.5" if higher else "bytes to 5.556")
+    assert [row[-1] for row in rows] == [bytes_text(2000), "–"]
+
+
 def test_a_run_directory_of_the_first_edition_is_reported(runs, tmp_path):
     shutil.copytree(runs / "efl", tmp_path / "old")
     path = tmp_path / "old/metrics.jsonl"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from efl.cli.options import DataOption, console, plain_table, say
+from efl.cli.options import DataOption, PluginOption, console, plain_table, say
 from efl.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Data sets.")
@@ -57,12 +57,16 @@ def show(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="The picture; default: NAME-PARTITION.png here.")] = None,
     data_dir: DataOption = None,
+    plugin: PluginOption = None,
 ) -> None:
     """Print and draw who has how many samples of which class."""
     from efl.federation import load
     from efl.federation.sources import find_source
+    from efl.plugins import load_plugin
     from efl.track.partition_plot import describe, draw_holdings, listing
 
+    for file in plugin or []:
+        load_plugin(file)
     chosen = find_source(name).partition if partition == "auto" else partition
     picture = out or Path(f"{name}-{chosen}.png".replace(":", "-").replace(",", "-"))
     if picture.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg"):

@@ -1,7 +1,9 @@
 """A user's own data as tensors: items of a PyTorch dataset, columns of a Hugging Face one."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -9,9 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-from efl.errors import UserError, first_line
+from efl.errors import UserError, first_line, reason
+
+if TYPE_CHECKING:
+    from efl.federation.preprocessing import Fields
 
 ROW = "__row__"
+LABELS = ("labels", "label")  # what libraries call them in an item that is a dictionary
 
 
 class Items:
@@ -23,6 +29,7 @@ class Items:
 
     def __init__(self, dataset: Any, name: str = "the dataset") -> None:
         self.name, self.dataset, self._collate, self._numbers = name, dataset, None, None
+        self.known: list[Fields] = []  # of samples that are several tensors: those of the first item read
         if isinstance(dataset, DataLoader):
             self.dataset, self._collate = dataset.dataset, dataset.collate_fn
             self._numbers = _numbers(dataset, name)
@@ -37,13 +44,55 @@ class Items:
         return self._length
 
     def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
-        item = self.dataset[position if self._numbers is None else self._numbers[position]]
-        if self._collate is not None:
-            item = self._collate([item])
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise UserError(f"item {position} of {self.name} is no (x, y) pair but {type(item).__name__}")
-        x, y = (_as_tensor(part) for part in item)
-        return (x, y) if self._collate is None else (x[0], y[0])
+        """An item as tensors; a sample of several by name as the bytes of all, which ``known`` takes apart again."""
+        place = f"item {position} of {self.name}"
+        x, y = _pair(self._read(position, place), place)
+        try:
+            if isinstance(x, Mapping):
+                parts = {name: _as_tensor(part) for name, part in x.items()}
+                return self._packed(parts if self._collate is None else _firsts(parts)), self._first(y)
+            return self._first(x), self._first(y)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+
+    def _read(self, position: int, place: str) -> Any:
+        """An item as the dataset has it, or as a batch of one."""
+        try:
+            item = self.dataset[position if self._numbers is None else self._numbers[position]]
+            return item if self._collate is None else self._collate([item])
+        except Exception as error:  # whatever the dataset does
+            raise UserError(f"{place} cannot be read: {reason(error)}") from error
+
+    def _first(self, part: Any) -> Tensor:
+        return _as_tensor(part) if self._collate is None else _as_tensor(part)[0]
+
+    def _packed(self, parts: Mapping[str, Tensor]) -> Tensor:
+        from efl.federation.preprocessing import Fields, packed
+
+        whole, fields = packed({name: part[None] for name, part in parts.items()})
+        assert isinstance(fields, Fields)
+        if not self.known:
+            self.known.append(fields)
+        if fields != self.known[0]:
+            raise UserError(f"it has {fields}, others {self.known[0]}; bring them to one shape and type")
+        return whole[0]
+
+
+def _pair(item: Any, place: str) -> tuple[Any, Any]:
+    """Sample and label of an item, or of a dictionary with its label among the rest."""
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    if isinstance(item, Mapping):
+        label = next((name for name in LABELS if name in item), None)
+        if label is not None and len(item) > 1:
+            return {name: part for name, part in item.items() if name != label}, item[label]
+    kind = f"a dictionary of {', '.join(map(str, item))}" if isinstance(item, Mapping) else type(item).__name__
+    remedy = "return (x, y) from __getitem__ or collate_fn, x a dictionary if need be, or a dictionary with 'labels'"
+    raise UserError(f"{place} is no (x, y) pair but {kind}; {remedy}")
+
+
+def _firsts(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: part[0] for name, part in parts.items()}
 
 
 def _numbers(loader: DataLoader[Any], name: str) -> list[int] | None:
@@ -56,11 +105,18 @@ def _numbers(loader: DataLoader[Any], name: str) -> list[int] | None:
     raise UserError(f"{name} is a DataLoader with a {kind}, which has no fixed samples; pass its dataset instead")
 
 
-def samples_of(dataset: Any, name: str = "the dataset") -> tuple[Tensor, Tensor]:
-    """Every ``(x, y)`` of a PyTorch dataset or DataLoader, stacked."""
-    items = Items(dataset, name)
+def stacked(items: Items) -> tuple[Tensor, Tensor]:
+    """All items as two tensors."""
     xs, ys = zip(*(items[position] for position in range(len(items))), strict=True)
     return _stacked(list(xs)), _stacked(list(ys))
+
+
+def alike(datasets: Sequence[Any], names: Sequence[str]) -> list[Items]:
+    """Datasets item by item; if samples are several tensors by name, they must be the same in all of them."""
+    every = [Items(dataset, name) for dataset, name in zip(datasets, names, strict=True)]
+    for items in every:
+        items.known = every[0].known
+    return every
 
 
 def columns_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from efl.errors import UserError
 from efl.federation import checks
+
+if TYPE_CHECKING:
+    from efl.federation.preprocessing import Fields
 
 
 class OwnData:
@@ -77,11 +80,13 @@ class OwnData:
         >>> len(Federation.from_dataset(pairs, clients=4))
         4
         """
-        from efl.federation.adapters import samples_of
+        from efl.federation.adapters import alike, stacked
 
-        x, y = samples_of(dataset)
-        held_out = None if test is None else samples_of(test, "the test set")
-        return cls.from_tensors(x, y, clients, partition, test=held_out, **more)
+        sets = [dataset] if test is None else [dataset, test]
+        every = alike(sets, ["the dataset", "the test set"][: len(sets)])
+        (x, y), *held_out = map(stacked, every)
+        more = _with_fields(more, every[0].known)
+        return cls.from_tensors(x, y, clients, partition, test=held_out[0] if held_out else None, **more)
 
     @classmethod
     def from_datasets(
@@ -90,8 +95,9 @@ class OwnData:
         """One PyTorch dataset per client, or one DataLoader.
 
         Args:
-            datasets: Of ``(x, y)`` pairs. Of a DataLoader the dataset, the ``collate_fn`` and the samples its sampler
-                chooses from count; mini-batches are drawn by the run itself.
+            datasets: Of ``(x, y)`` pairs, ``x`` a tensor or a dictionary of them: the arguments of the network; or of
+                dictionaries with ``labels``. Of a DataLoader the dataset, the ``collate_fn`` and the samples that its
+                sampler chooses from count; mini-batches are drawn by the run itself.
             test: A list of one dataset per client to test it on, or one dataset for all; by default a part of each
                 client's own samples.
             lazy: Read items when they are needed instead of all of them now, for data that do not fit into memory.
@@ -110,7 +116,7 @@ class OwnData:
         >>> Federation.from_datasets(sets, lazy=True, classes=3)
         Federation('custom': 2 clients, 14 training and 4 test samples, 3 classes)
         """
-        from efl.federation.adapters import Items, samples_of
+        from efl.federation.adapters import alike, stacked
 
         shared = test is not None and not isinstance(test, list | tuple)
         tests = [] if test is None else [test] if shared else list(test)
@@ -122,18 +128,17 @@ class OwnData:
         test_names = (
             ["the test set"] if shared else [f"the test set of client {client}" for client in range(len(tests))]
         )
+        every = alike([*datasets, *tests], [*names, *test_names])
         if lazy:
-            items = [Items(dataset, name) for dataset, name in zip(datasets, names, strict=True)]
-            first = items[0][0][1]
+            first = every[0][0][1]
             if classes is None and not first.is_floating_point():
                 raise UserError("say how many classes there are: classes=…; with lazy=True labels are not read before")
-            classes = classes or checks.outputs_for(first[None])
-            test_items = [Items(dataset, name) for dataset, name in zip(tests, test_names, strict=True)]
-            return cls._from_items(items, test_items, classes, shared=shared, **more)
-        pairs = [samples_of(dataset, name) for dataset, name in zip(datasets, names, strict=True)]
-        held_out: Any = [samples_of(dataset, name) for dataset, name in zip(tests, test_names, strict=True)]
-        held_out = held_out[0] if shared else held_out or None
-        return cls.from_clients(pairs, test=held_out, classes=classes, **more)
+            classes, more = classes or checks.outputs_for(first[None]), _with_fields(more, every[0].known)
+            return cls._from_items(every[: len(names)], every[len(names) :], classes, shared=shared, **more)
+        pairs = list(map(stacked, every))
+        held_out: Any = pairs[len(names) :]
+        held_out, more = held_out[0] if shared else held_out or None, _with_fields(more, every[0].known)
+        return cls.from_clients(pairs[: len(names)], test=held_out, classes=classes, **more)
 
     @classmethod
     def from_hugging_face(
@@ -174,6 +179,11 @@ class OwnData:
         if not isinstance(partition, str):
             owners, partition = dealt_by(partition, dataset), "natural"
         return cls.from_tensors(x, y, clients, partition, owners=owners, **more)
+
+
+def _with_fields(more: dict[str, Any], known: Sequence[Fields]) -> dict[str, Any]:
+    """Further arguments, with what takes samples of several tensors by name apart."""
+    return {**more, "inputs": known[0].then(more.get("inputs"))} if known else more
 
 
 def row_ranges(lengths: Sequence[int]) -> list[np.ndarray[Any, np.dtype[np.int64]]]:

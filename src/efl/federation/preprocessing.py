@@ -58,6 +58,14 @@ class Fields:
     types: tuple[torch.dtype, ...]
     shapes: tuple[tuple[int, ...], ...]
 
+    def __str__(self) -> str:
+        parts = zip(self.names, self.shapes, self.types, strict=True)
+        return ", ".join(f"{name} {shape} of {dtype}" for name, shape, dtype in parts)
+
+    def then(self, inputs: Inputs | None) -> Inputs:
+        """These, and what ``inputs`` makes of them, if anything."""
+        return self if inputs is None else _Chained(self, inputs)
+
     def __call__(self, x: Tensor) -> dict[str, Tensor]:
         """A batch (…, bytes) as tensors (…, shape)."""
         found, start = {}, 0
@@ -84,7 +92,7 @@ def packed(x: Mapping[str, Tensor], inputs: Inputs | None = None) -> tuple[Tenso
     pieces = [part.contiguous().reshape(len(part), -1).view(torch.uint8) for part in tensors.values()]
     shapes = tuple(tuple(part.shape[1:]) for part in tensors.values())
     fields = Fields(tuple(tensors), tuple(part.dtype for part in tensors.values()), shapes)
-    return torch.cat(pieces, dim=1), fields if inputs is None else _Chained(fields, inputs)
+    return torch.cat(pieces, dim=1), fields.then(inputs)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ it knows follows from them.
 from __future__ import annotations
 
 import csv
+import difflib
 import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from efl.errors import UserError
 from efl.runs.directory import Record
@@ -62,11 +63,14 @@ class _Best(Callback):
     """Follows a metric of the records, and knows the best value so far."""
 
     def __init__(self, metric: str | None = None, mode: Mode = "auto") -> None:
+        if mode not in get_args(Mode):
+            raise UserError(f"{type(self).__name__}: mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
         self._wanted, self._mode = metric, mode
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Find out what is better, and follow the rounds so far."""
         objective = setup.objective
+        self.merit = objective.merit
         self.metric = self._wanted or objective.merit
         known = objective.metrics.get(self.metric.removeprefix("personalised_"))
         smaller = self.metric.rpartition("_")[2] in SMALLER_IS_BETTER if known is None else not known.higher_is_better
@@ -79,6 +83,7 @@ class _Best(Callback):
         """Whether the record has the metric, and it is better than before by more than ``by``."""
         value = record.get(self.metric)
         if value is None:
+            self._check(record)
             return False
         if self.sign * value <= self.best + by:
             self.evaluations_since += 1
@@ -86,11 +91,22 @@ class _Best(Callback):
         self.best, self.best_round, self.evaluations_since = self.sign * value, record["round"], 0
         return True
 
+    def _check(self, record: Record) -> None:
+        """Refuse a metric that not even a round with an evaluation has, or may yet have of personalised models."""
+        if self.merit in record and not {self.metric, self.metric.removeprefix("personalised_")} & record.keys():
+            raise UserError(self._unknown([record]))
+
+    def _unknown(self, records: Sequence[Record]) -> str:
+        figures = {name for record in records for name, value in record.items() if _is_figure(value)}
+        known = sorted(figures - RENAMED.keys())
+        near = difflib.get_close_matches(self.metric, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(known)}"
+        return f"{type(self).__name__}: no round has {self.metric!r}; {hint}"
+
     def end(self, summary: Record) -> None:
-        """A metric that no record had is a mistake, which must not cost the run's result."""
+        """A metric that no record had, though it might, must not cost the run's result."""
         if self.best_round < 0 and self.run.history:
-            known = sorted({name for record in self.run.history for name, value in record.items() if _is_figure(value)})
-            log.warning("%s: no round has %r; they have %s", type(self).__name__, self.metric, ", ".join(known))
+            log.warning("%s", self._unknown(self.run.history))
 
 
 class EarlyStopping(_Best):

@@ -7,6 +7,7 @@ a run follows from its config.toml and metrics.jsonl.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,11 +39,26 @@ class Checkpointed(Stateful, Protocol):
         ...
 
 
-def save_checkpoint(
-    directory: Path, rounds: int, server: Stateful, transport: Checkpointed, stopped: str | None = None
-) -> None:
-    """Save the state after ``rounds`` rounds and who ``stopped`` the run; delete all but the newest checkpoints."""
-    state = {"rounds": rounds, "server": server.state_dict(), "transport": transport.state_dict(), "stopped": stopped}
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        rounds: How many are over.
+        stopped: Who ended the run, if anybody did.
+        unfinished: The record of the last of them if it was left before it was evaluated and observers had seen it.
+    """
+
+    rounds: int = 0
+    stopped: str | None = None
+    unfinished: dict[str, Any] | None = None
+
+
+def save_checkpoint(directory: Path, progress: Progress, server: Stateful, transport: Checkpointed) -> None:
+    """Save how far a run is, and the state it is in; delete all but the newest checkpoints."""
+    rounds, left = progress.rounds, [] if progress.unfinished is None else [progress.unfinished]
+    state = {"rounds": rounds, "server": server.state_dict(), "transport": transport.state_dict()}
+    state |= {"stopped": progress.stopped, "unfinished": left}
     write_state(directory / f"round-{rounds:06d}.safetensors", state)
     for old in list_checkpoints(directory)[:-CHECKPOINTS_KEPT]:
         old.unlink()
@@ -54,17 +70,17 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("round-*.safetensors"))
 
 
-def load_checkpoint(directory: Path, server: Stateful, transport: Stateful) -> tuple[int, str | None]:
-    """Restore the newest state; the number of rounds before it, 0 if there is none yet, and who stopped the run."""
+def load_checkpoint(directory: Path, server: Stateful, transport: Stateful) -> Progress:
+    """Restore the newest state, if there is one; how far the run is."""
     files = list_checkpoints(directory)
     if not files:
-        return 0, None
+        return Progress()
     path = files[-1]
     try:
         state = read_state(path, {4: from_format_4})
         server.load_state_dict(state["server"])
         transport.load_state_dict(state["transport"])
-        return int(state["rounds"]), state.get("stopped")
+        return Progress(int(state["rounds"]), state.get("stopped"), *state.get("unfinished", []))
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:

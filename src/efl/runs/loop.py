@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,11 +15,11 @@ import numpy as np
 from torch import nn
 
 from efl.client.host import ClientHost
-from efl.errors import DivergedError, UserError
+from efl.errors import DivergedError, UserError, reason
 from efl.models.files import save_module
-from efl.processes import single_threaded
+from efl.processes import interrupts_deferred, single_threaded
 from efl.runs.callbacks import Callback
-from efl.runs.checkpoint import load_checkpoint, save_checkpoint
+from efl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint
 from efl.runs.directory import MetricsFile, Record, RunDirectory
 from efl.runs.evaluation import Evaluator
 from efl.runs.model_files import write_network
@@ -28,6 +29,9 @@ from efl.runs.setup import LocalSetup, Setup
 from efl.runs.summary import reaches, summary_of
 from efl.server.records import RoundRecord
 from efl.transport.local import LocalTransport
+from efl.transport.torchrun import ranks
+
+log = logging.getLogger("efl")
 
 
 class Observer(Protocol):
@@ -63,6 +67,7 @@ class Run:
         self.diverged: str | None = None
         self.stopped: str | None = None  # the callback that ended the run
         self._metrics: MetricsFile | None = None
+        self._last: Record | None = None  # the last round as it came in; None while another one changes the state
 
     def execute(self) -> Result:
         """Run the rounds that are left; in a directory with a checkpoint, those after it."""
@@ -78,13 +83,13 @@ class Run:
                 self._start_observers(watching)
                 began = time.perf_counter() - (self.history[-1]["seconds"] if self.history else 0.0)
                 try:
+                    if self._last is not None:
+                        self._keep(self._last, began)
                     while not self._finished():
-                        try:
-                            record = self.coordinator.run_round(len(self.history))
-                        except DivergedError as error:
-                            self.diverged = str(error)
-                        else:
-                            self._keep(record, began)
+                        self._round(began)
+                except BaseException:
+                    self._save_on_the_way_out()
+                    raise
                 finally:
                     if self._metrics is not None:
                         self._metrics.close()
@@ -106,8 +111,9 @@ class Run:
         if self.directory is None:
             return
         where, transport = self.directory.checkpoints, self.coordinator.transport
-        rounds, self.stopped = load_checkpoint(where, self.coordinator, transport)
-        self.history = self.directory.history(rounds)
+        progress = load_checkpoint(where, self.coordinator, transport)
+        self.stopped, self._last = progress.stopped, progress.unfinished
+        self.history = self.directory.history(progress.rounds - (self._last is not None))
         self._metrics = MetricsFile(self.directory.metrics, self.history)
         if isinstance(self.setup, LocalSetup):
             write_network(self.directory.path, self.setup.federation)
@@ -118,11 +124,22 @@ class Run:
         ended = self.diverged is not None or self.stopped is not None
         return ended or reached or len(self.history) >= self.training.rounds
 
-    def _keep(self, result: RoundRecord, began: float) -> None:
+    def _round(self, began: float) -> None:
+        """Another round; Ctrl-C waits for it, as the state in its midst could not be kept."""
+        try:
+            with interrupts_deferred("this round") if ranks() == 1 else nullcontext():
+                self._last = None
+                self._last = as_record(self.coordinator.run_round(len(self.history)), self.training.local_steps)
+        except DivergedError as error:
+            self.diverged = str(error)
+        else:
+            self._keep(self._last, began)
+
+    def _keep(self, result: Record, began: float) -> None:
         """Evaluate and write down what a round came to."""
-        record, rounds = as_record(result, self.training.local_steps), result.round + 1
+        record, rounds = dict(result), result["round"] + 1
         if self.setup.evaluation.due(rounds):
-            record |= self.evaluator.evaluate(result.round)
+            record |= self.evaluator.evaluate(result["round"])
         record = with_aliases(record | {"seconds": round(time.perf_counter() - began, 4)})
         self.history.append(record)
         if self._metrics is not None and self.directory is not None:
@@ -134,11 +151,23 @@ class Run:
             self.stopped = type(stopping[0]).__name__
             self._checkpoint(rounds)
 
-    def _checkpoint(self, rounds: int) -> None:
+    def _checkpoint(self, rounds: int, unfinished: Record | None = None) -> None:
         if self._metrics is not None and self.directory is not None:
             self._metrics.sync()
             where, transport = self.directory.checkpoints, self.coordinator.transport
-            save_checkpoint(where, rounds, self.coordinator, transport, self.stopped)
+            save_checkpoint(where, Progress(rounds, self.stopped, unfinished), self.coordinator, transport)
+
+    def _save_on_the_way_out(self) -> None:
+        """Save the last round whatever ended the run, unless that was in the midst of another one.
+
+        Once resumed, the run evaluates that round and shows it to observers again. With ranks nothing is saved: some
+        may be gone, or wait for something else.
+        """
+        if self._last is not None and ranks() == 1:
+            try:
+                self._checkpoint(self._last["round"] + 1, self._last)
+            except Exception as error:  # which must not hide the one that ended the run
+                log.warning("the last round could not be saved: %s", reason(error))
 
     def _end(self, began: float) -> Record:
         """Evaluate what was not yet, and write the model and the summary."""
@@ -162,8 +191,8 @@ class Run:
 
     def personalised(self, client: int) -> nn.Module:
         """The personalised model of a client, as an evaluation after the last round makes it."""
-        if not 0 <= client < self.setup.clients:
-            raise UserError(f"there is no client {client}; clients are 0 … {self.setup.clients - 1}")
+        if not isinstance(client, int | np.integer) or not 0 <= client < self.setup.clients:
+            raise UserError(f"there is no client {client!r}; clients are 0 … {self.setup.clients - 1}")
         transport, round_ = self.coordinator.transport, max(len(self.history) - 1, 0)
         if not (isinstance(transport, LocalTransport) and isinstance(transport.host, ClientHost)):
             raise UserError("personalised models are where the clients are, and this process has none of them")

@@ -79,7 +79,7 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
     """Header and rows as text; shares in percent."""
     every = [run for runs in groups.values() for run in runs]
     share = all(run.get("metric_is_share", True) for run in every)
-    target = _target(every)
+    target = _target(groups)
     unit = "%" if share else next(iter(every), {}).get("metric", "")
     header = ["algorithm", *(f"{what} {unit}" for what in ("global", "personalised", "final", "worst"))]
     header += ["up", "down", "s"]
@@ -100,17 +100,20 @@ def comparison_rows(groups: Mapping[str, Sequence[Summary]]) -> tuple[list[str],
     return header, rows
 
 
-def _target(runs: Sequence[Summary]) -> float | None:
-    """What runs were to reach; where they had no aim, nearly the best that any of them reached.
+def _target(groups: Mapping[str, Sequence[Summary]]) -> float | None:
+    """What runs were to reach; where they had no aim, nearly the best that an algorithm reached.
 
     That is nine tenths of the best where more is better; where less is, ten ninths, or as much worse if it is negative.
+    With several seeds it is the best of what the worst seed of each algorithm reached, so that one lucky run does not
+    set what none of the algorithms reaches with all of its seeds.
     """
+    runs = [run for some in groups.values() for run in some]
     aims = [run["target_accuracy"] for run in runs if run.get("target_accuracy") is not None]
-    reached = [run["bmta_global"] for run in runs if run["bmta_global"] is not None]
-    best = max if _higher(runs) else min
-    if aims or not reached:
+    best, worst = (max, min) if _higher(runs) else (min, max)
+    reached = [[run["bmta_global"] for run in some if run["bmta_global"] is not None] for some in groups.values()]
+    if aims or not any(reached):
         return best(aims) if aims else None
-    found: float = best(reached)
+    found: float = best(worst(values) for values in reached if values)
     return found * (NEARLY_BEST if (found >= 0) == _higher(runs) else 1 / NEARLY_BEST)
 
 
