@@ -153,9 +153,11 @@ def test_whatever_a_reply_makes_the_checks_raise_it_is_refused(tmp_path, monkeyp
     assert "cannot be read" in record["refused"][1]
 
 
+@pytest.mark.parametrize("in_nats", [True, False])
 @pytest.mark.parametrize("loss", [1e300, -1e300])
-def test_one_clients_loss_does_not_end_the_run_for_all(tmp_path, loss):
+def test_one_clients_loss_does_not_end_the_run_for_all(tmp_path, loss, in_nats):
     run, grid, _ = served(tmp_path, {"training.rounds": 2})
+    run.coordinator.loss_limit.in_nats = in_nats
     hostile(run, grid, with_header(loss=loss))
     result = run.execute()
     assert not result.summary["diverged"]
