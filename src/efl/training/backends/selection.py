@@ -21,6 +21,7 @@ from efl.training.backends.eager import EagerRows
 from efl.training.backends.native import CompiledChain, NativeBatches, NativeRows
 from efl.training.backends.rows import Rows
 from efl.training.tasks.base import Task
+from efl.training.tasks.elementwise import Regression
 from efl.training.tasks.objective import PLAIN_TASK
 
 log = logging.getLogger("efl")
@@ -87,18 +88,21 @@ class Batched(Backend):
         """Whether a row's step has the same bits in every company, tried on some rows with samples of their own.
 
         Libraries choose how to multiply by the number of products, too, and then add up in another order. For some
-        shapes, mostly of a single output, that is so even between one product and two.
+        shapes, mostly of a single output, that is so even between one product and two. Losses other than plain
+        cross-entropy are found row by row, so that any will do here.
         """
         samples = (chosen + len(chosen) * torch.arange(ROWS_TRIED)[:, None]) % len(federation.x)
         x, y = _batch_by_pytorch(federation, samples)
+        if not self.task.plain:
+            y = torch.zeros(*samples.shape, self.chain.outputs)
         spread = torch.arange(ROWS_TRIED * self.model.n).view(ROWS_TRIED, -1).sin().mul_(0.1)
         found = [self._step(x, y, spread, some) for some in _groups(ROWS_TRIED)]
         return all(torch.equal(rows, found[0][some]) for rows, some in zip(found, _groups(ROWS_TRIED), strict=True))
 
     def _step(self, x: Tensor, y: Tensor, spread: Tensor, some: slice) -> Tensor:
         """The gradients of some rows, beside where a step leads them; ``spread`` tells their weights apart."""
-        count = len(spread[some])
-        rows = self.rows(self.model.w, count)
+        count, task = len(spread[some]), self.task if self.task.plain else Regression()
+        rows = BatchedRows(self.model, self.chain, self.model.w, count, task=task)
         rows.W += spread[some]
         rows.gradient(count, x[some], y[some])
         rows.descend(count, x[some], y[some], 0.1)
