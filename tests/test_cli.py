@@ -161,7 +161,7 @@ def test_a_diverged_run_is_reported_and_exits_with_one(efl, tmp_path):
         (["--set=trainin.rounds=3"], "unknown key trainin; did you mean training?"),
         (["--set=algorithm.densty_up=0.1"], "did you mean algorithm.density_up?"),
         (["--set=fleet.straglers=0.1"], "did you mean fleet.stragglers?"),
-        (["--set=rounds=3"], "write section.key=value"),
+        (["--set=rounds=3"], "write --set training.rounds=3"),
         (["--set=training=3"], "write section.key=value"),
         (["--set=federation.dataset=imagenet"], "unknown dataset 'imagenet'; choose one of: cifar10, cifar100, digits"),
         (["--set=federation.partition=stripes"], "unknown partition 'stripes'"),

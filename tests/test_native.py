@@ -112,7 +112,7 @@ def test_compiled_or_not_models_agree_to_rounding(tiny):
 @pytest.mark.usefixtures("compiler")
 def test_large_steps_are_left_to_pytorch(tiny):
     assert run_of(tiny).setup.backend.name == "native"
-    assert run_of(tiny, hidden=2000, batch_size=4000).setup.backend.name == "batched"
+    assert run_of(tiny, hidden=2000, batch_size=4000).setup.backend.name == "eager"
 
 
 @pytest.mark.usefixtures("compiler")

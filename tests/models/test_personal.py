@@ -131,7 +131,6 @@ def test_a_tied_weight_is_one_by_either_name():
         ({"personal": ["body.7"]}, "model.personal: nothing in the model matches"),
         ({"algorithm": efl.FedPer(layers=("tail",))}, "algorithm.layers: nothing in the model matches 'tail'"),
         ({"personal": ["*"]}, "leave some to be trained together"),
-        ({"trainable": "head"}, "model.trainable"),
     ],
 )
 def test_patterns_that_cannot_be_meant_are_refused(settings, message):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +86,12 @@ class Run:
                     if self._last is not None:
                         self._keep(self._last, began)
                     while not self._finished():
-                        self._round(began)
+                        with self._whole_round():
+                            self._last = None
+                            record = self.coordinator.run_round(len(self.history))
+                            self._last = as_record(record, self.training.local_steps)
+                        if self._last is not None:
+                            self._keep(self._last, began)
                 except BaseException:
                     self._save_on_the_way_out()
                     raise
@@ -124,16 +129,14 @@ class Run:
         ended = self.diverged is not None or self.stopped is not None
         return ended or reached or len(self.history) >= self.training.rounds
 
-    def _round(self, began: float) -> None:
-        """Another round; Ctrl-C waits for it, as the state in its midst could not be kept."""
+    @contextmanager
+    def _whole_round(self) -> Iterator[None]:
+        """Within, a round is run: Ctrl-C waits for its end, as the state in its midst could not be kept."""
         try:
             with interrupts_deferred("this round") if ranks() == 1 else nullcontext():
-                self._last = None
-                self._last = as_record(self.coordinator.run_round(len(self.history)), self.training.local_steps)
+                yield
         except DivergedError as error:
             self.diverged = str(error)
-        else:
-            self._keep(self._last, began)
 
     def _keep(self, result: Record, began: float) -> None:
         """Evaluate and write down what a round came to."""

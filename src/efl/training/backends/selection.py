@@ -149,11 +149,14 @@ def select_backend(
     chosen = torch.arange(batch_size) % len(federation.x)
     if chain is None or not (batched := Batched(model, chain, task=task)).supports(federation, chosen):
         return Eager(model, task=task)
-    if native and task.plain and model.n * batch_size <= WORTH_COMPILING:
+    on_cpu = model.device.type == "cpu"
+    if on_cpu and model.n * batch_size > WORTH_COMPILING:  # products so large are as quick one by one
+        return Eager(model, task=task)
+    if on_cpu and native and task.plain:
         compiled = _native(batched, federation, chosen)
         if compiled is not None:
             return compiled
-    on_cpu = model.device.type == "cpu"  # others make no promise about last bits
+    # Other devices make no promise about last bits.
     return batched if not on_cpu or batched.keeps_rows_apart(federation, chosen) else Eager(model, task=task)
 
 
