@@ -289,6 +289,13 @@ def test_every_option_learns(digits, settings):
     assert result.summary["bmta_global"] > 0.6
 
 
+def test_the_field_travels_in_every_so_many_th_round(digits):
+    result = train(digits, "linear", EFL(field_every=3), IRREGULAR, rounds=9, cohort=10)
+    fields = [[record["bytes"][way].get("field", 0) > 0 for record in result.history] for way in ("up", "down")]
+    assert fields[0] == [False, False, True] * 3
+    assert fields[1] == [False, False, False, True, False, False, True, False, False]
+
+
 def test_incomplete_clients_count_for_fedprox_and_not_for_fedavg(digits):
     fleet = Fleet(stragglers=1.0, inactive=0.0, straggler_steps="constant:3")
     untouched = train(digits, "linear", FedAvg(), fleet, rounds=2, cohort=5)

@@ -21,6 +21,8 @@ StudyScaleOption = Annotated[
     Literal["smoke", "small", "full"],
     typer.Option(help="smoke: a minute, on stand-ins; small: real data, reduced; full: the paper's setting, days."),
 ]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Seeds, none of which was used to choose a setting.")]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the cases have.")]
 DatasetsOption = Annotated[
     str | None, typer.Option(help="Only these columns, separated by commas; the others can be added later.")
 ]
@@ -57,9 +59,9 @@ def ablation(
 
 @app.command()
 def choose(
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds, none of which was used to choose a setting.")] = 5,
+    seeds: SeedsOption = 5,
     datasets: DatasetsOption = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the cases have.")] = None,
+    rounds: RoundsOption = None,
     out: OutOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = False,
@@ -72,9 +74,9 @@ def choose(
 
 @app.command()
 def defaults(
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds, none of which was used to choose a setting.")] = 2,
+    seeds: SeedsOption = 2,
     datasets: DatasetsOption = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the cases have.")] = None,
+    rounds: RoundsOption = None,
     out: OutOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = False,

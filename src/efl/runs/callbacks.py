@@ -58,6 +58,15 @@ class Callback:
     def close(self) -> None:
         """The run was left, by its end or by an error; give back what was taken."""
 
+    def file(self, given: Path | None, usual: str) -> Path:
+        """The file that was given, or one in the run directory; `UserError` if there is neither."""
+        if given is not None:
+            return given
+        if self.run.directory is None:
+            name = type(self).__name__
+            raise UserError(f"{name}: say where its file goes: {name}(path), or train with out=…")
+        return self.run.directory.path / usual
+
 
 class _Best(Callback):
     """Follows a metric of the records, and knows the best value so far."""
@@ -169,11 +178,7 @@ class BestCheckpoint(_Best):
     @property
     def path(self) -> Path:
         """The file."""
-        if self._given is not None:
-            return self._given
-        if self.run.directory is None:
-            raise UserError("BestCheckpoint: say where the model goes: BestCheckpoint(path), or train with out=…")
-        return self.run.directory.path / "best.safetensors"
+        return self.file(self._given, "best.safetensors")
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Follow the rounds so far, and see that the file has a folder."""
@@ -198,10 +203,7 @@ class CSVFile(Callback):
 
     def start(self, setup: Setup, history: Sequence[Record]) -> None:
         """Write the rounds so far, in place of whatever the file had."""
-        directory = self.run.directory
-        if self._given is None and directory is None:
-            raise UserError("CSVFile: say where the figures go: CSVFile(path), or train with out=…")
-        self.path = self._given or directory.path / "metrics.csv"  # type: ignore[union-attr]
+        self.path = self.file(self._given, "metrics.csv")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._rows, self._columns = [flat(record) for record in history], list[str]()
         self._write()

@@ -183,14 +183,13 @@ class Run:
         summary = summary_of(self.setup, self.coordinator, history, scores, seconds, self.diverged)
         summary["stopped"] = self.stopped
         if self.directory is not None:
-            self.save_model()
+            self.save_model(self.directory.model)
             self.directory.write_summary(summary)
         return summary
 
-    def save_model(self, path: Path | None = None) -> None:
-        """Write the module as it stands into the directory, or into a file of its own."""
-        assert self.directory is not None or path is not None
-        save_module(self.module(), path or self.directory.model)  # type: ignore[union-attr]
+    def save_model(self, path: Path) -> None:
+        """Write the module as it stands into a file."""
+        save_module(self.module(), path)
 
     def personalised(self, client: int) -> nn.Module:
         """The personalised model of a client, as an evaluation after the last round makes it."""

@@ -6,7 +6,6 @@ import copy
 import json
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from efl.config import CUSTOM
@@ -34,30 +33,7 @@ def read_model(path: Path, model: nn.Module | None = None) -> nn.Module:
     if not weights.is_file():
         raise UserError(f"{weights}: no such file; a run writes its model at its end")
     module = copy.deepcopy(model) if model is not None else _network(directory)
-    if found := _difference(module, weights):
-        raise UserError(
-            f"{weights}: not the weights of this model: {found}; pass a module of the kind that was trained"
-        )
     return load_module(module, weights).eval()
-
-
-def _difference(module: nn.Module, weights: Path) -> str:
-    """A tensor in which a file and a module differ; nothing if none does, or the file cannot be read."""
-    try:
-        with safe_open(weights, framework="pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  not a dict
-    except (SafetensorError, OSError):
-        return ""
-    tensors = module.state_dict()
-    own = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    for name, shape in shapes.items():
-        if name not in own:
-            return f"they have a tensor {name} {shape}, which the model does not"
-        if own[name] != shape:
-            return f"{name} has shape {shape}, that of the model {own[name]}"
-    there = {tensors[name].data_ptr() for name in shapes}  # of tied tensors a file has one
-    lacking = [name for name, tensor in tensors.items() if tensor.data_ptr() not in there and tensor.numel()]
-    return f"they lack {lacking[0]} {own[lacking[0]]}" if lacking else ""
 
 
 def _network(directory: Path) -> nn.Module:

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-Inputs = Tensor | Mapping[str, Tensor]
-
 
 def each(function: Callable[[Tensor], Tensor], x: Any) -> Any:
     """The same with ``function`` applied to every tensor."""
@@ -25,8 +23,3 @@ def in_rows(x: Any) -> Iterator[Any]:
     if not isinstance(x, Mapping):
         return iter(x.unbind())
     return (dict(zip(x, row, strict=True)) for row in zip(*(tensor.unbind() for tensor in x.values()), strict=True))
-
-
-def size_of(x: Any) -> int:
-    """How many numbers there are."""
-    return sum(tensor.numel() for tensor in x.values()) if isinstance(x, Mapping) else x.numel()

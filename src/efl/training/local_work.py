@@ -111,11 +111,7 @@ class LocalWork:
     @property
     def completion(self) -> Tensor:
         """a_E/a_s (C,): what makes the work of s steps stand for that of E; E/s but for momentum."""
-        optimiser, most = self.settings.optimiser, self.settings.local_steps
-        if optimiser.plain:
-            return most / self.steps_done.clamp(min=1)
-        worth = [optimiser.progress(max(done, 1)) for done in self.steps.tolist()]
-        return optimiser.progress(most) / torch.tensor(worth, device=self.W.device)
+        return self.settings.optimiser.completion(self.steps_done, self.settings.local_steps)
 
     @property
     def new(self) -> Tensor:

@@ -55,6 +55,13 @@ class Optimiser(Settings):
         """
         return sum(map(self.coefficient, range(1, steps + 1)))
 
+    def completion(self, steps: Tensor, most: int) -> Tensor:
+        """a_E/a_s (C,): what makes the work of s ``steps`` (C,) stand for that of ``most``; E/s but for momentum."""
+        if self.plain:
+            return most / steps.clamp(min=1)
+        worth = [self.progress(max(done, 1)) for done in steps.tolist()]
+        return self.progress(most) / torch.tensor(worth, device=steps.device)
+
     def start(self, w: Tensor, eta: float, layout: Layout) -> Move:
         """What moves the rows ``w`` (C, n), step by step; fewer rows in later steps."""
         move = self.moves(w, eta, layout)

@@ -84,28 +84,25 @@ def completion_scale(
     is what the gradient's part of the displacement is proportional to; the pull's part, which momentum does not gather,
     is scaled alike. Adam's steps are equally long under a constant gradient, so they count as plain ones.
     """
-    plain = (local_steps / steps_done.clamp(min=1)).to(torch.float32).unsqueeze(1)
-    if gathers(optimiser):
-        worth = [optimiser.progress(max(done, 1)) for done in steps_done.tolist()]
-        plain = (optimiser.progress(local_steps) / torch.tensor(worth)).to(torch.float32).unsqueeze(1)
+    plain = optimiser.completion(steps_done, local_steps).to(torch.float32).unsqueeze(1)
     if field is None:
         return plain
     index = torch.arange(n) if field.index is None else field.index
     strength = field.fisher.double() * (eta * elasticity)
     pulled = (strength > 0) & (strength < (1 if kind == "explicit" else torch.inf))
     index, strength = index[pulled], strength[pulled]
+    partial = {done for done in steps_done.tolist() if 0 < done < local_steps}
     if gathers(optimiser):
-        gathered, scale = _gathered(strength, local_steps, kind, optimiser), plain.repeat(1, n)
-        for row, done in enumerate(steps_done.tolist()):
-            if 0 < done < local_steps:
-                scale[row, index] = (gathered[local_steps] / gathered[done]).float()
-        return scale
-    rate = torch.log1p(strength) if kind == "implicit" else -torch.log1p(-strength)  # −log ρ
-    whole = torch.expm1(-local_steps * rate)
+        gathered = _gathered(strength, local_steps, kind, optimiser)
+        ratios = {done: gathered[local_steps] / gathered[done] for done in partial}
+    else:
+        rate = torch.log1p(strength) if kind == "implicit" else -torch.log1p(-strength)  # −log ρ
+        whole = torch.expm1(-local_steps * rate)
+        ratios = {done: whole / torch.expm1(-done * rate) for done in partial}
     scale = plain.repeat(1, n)
     for row, done in enumerate(steps_done.tolist()):
-        if 0 < done < local_steps:
-            scale[row, index] = (whole / torch.expm1(-done * rate)).float()
+        if done in ratios:
+            scale[row, index] = ratios[done].float()
     return scale
 
 
