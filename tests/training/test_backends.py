@@ -57,9 +57,9 @@ def test_unless_nobody_wants_it(tiny):
 
 
 @needs_compiler
-def test_large_steps_are_pytorchs(tiny, monkeypatch):
+def test_large_steps_are_pytorchs_row_by_row(tiny, monkeypatch):
     multiplications = FlatModel(chain()).n * BATCH
-    for worth, expected in ((multiplications, Native), (multiplications - 1, Batched)):
+    for worth, expected in ((multiplications, Native), (multiplications - 1, Eager)):
         monkeypatch.setattr(selection, "WORTH_COMPILING", worth)
         assert selected(chain(), tiny) is expected
 
