@@ -125,7 +125,7 @@ def test_a_server_killed_before_it_could_write_its_summary_writes_it(tmp_path):
     expected, grid, _ = served(tmp_path / "whole")
     expected = expected.execute().summary
     run, grid, _ = served(tmp_path)
-    run.save_model = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    run.save_model = lambda path: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         run.execute()
     again, _, _ = served(tmp_path, grid=grid)
