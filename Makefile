@@ -8,7 +8,7 @@ demo: .venv/.installed ## train EFL on irregular clients and show the result
 	$(BIN)/efl run
 
 test: .venv/.installed-dev ## all tests but those that train on real data for minutes
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-long: .venv/.installed-dev ## the others; they skip where ../shared/data is not
 	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end --ignore tests/end_to_end/test_deploy.py
@@ -35,12 +35,12 @@ docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs
 
 .venv/.installed: pyproject.toml | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --no-compile --editable .
 	touch $@
 
 .venv/.installed-dev: pyproject.toml | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'
 	touch $@ .venv/.installed
 
 clean:

@@ -78,7 +78,7 @@ def test_a_page_runs(page, tmp_path):
     for word, package in (("datasets", "flwr_datasets"), ("from transformers", "transformers"), ("from peft", "peft")):
         if word in page.read_text():
             pytest.importorskip(package)
-    for slow in ("efl.api", "efl.track.figures", "efl.track.report", "sklearn.datasets"):
+    for slow in ("efl.api", "efl.track.figures", "efl.track.report"):
         importlib.import_module(slow)
     # A copy of this process, so that what a page registers is not known to other tests; imports are made already.
     forking = multiprocessing.get_context("fork")

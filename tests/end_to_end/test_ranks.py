@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes through /proc")
-SETTINGS = ["training.rounds=80", "training.evaluate_every=40", "track.checkpoint_every=5", "fleet.lost=0.1"]
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes through /proc"),
+    pytest.mark.xdist_group("ranks"),  # the run by one process is made once
+]
+SETTINGS = ["training.rounds=30", "training.evaluate_every=30", "track.checkpoint_every=5", "fleet.lost=0.1"]
 OPTIONS = ["-q", *(f"--set={setting}" for setting in SETTINGS)]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 

@@ -23,17 +23,22 @@ def comparable(directory):
     return [{k: v for k, v in record.items() if k != "seconds"} for record in RunDirectory.open(directory).history()]
 
 
+@pytest.fixture(scope="module", params=["efl", "fedavg"])
+def never_stopped(request, tmp_path_factory):
+    algorithm, out = request.param, tmp_path_factory.mktemp(request.param) / "run"
+    return algorithm, train(algorithm=algorithm, out=out, fleet=IRREGULAR, **SETTINGS).summary, out
+
+
 @pytest.mark.parametrize("stop", [0, 9, 10, 27, 58])
-@pytest.mark.parametrize("algorithm", ["efl", "fedavg"])
-def test_a_stopped_run_ends_like_one_never_stopped(tmp_path, algorithm, stop):
-    whole = train(algorithm=algorithm, out=tmp_path / "whole", fleet=IRREGULAR, **SETTINGS)
+def test_a_stopped_run_ends_like_one_never_stopped(tmp_path, never_stopped, stop):
+    algorithm, whole, whole_directory = never_stopped
     with pytest.raises(KeyboardInterrupt):
         train(algorithm=algorithm, out=tmp_path / "stopped", callbacks=[StopAt(stop)], fleet=IRREGULAR, **SETTINGS)
     went_on = resume(tmp_path / "stopped")
-    assert went_on.summary["model_sha256"] == whole.summary["model_sha256"]
-    assert comparable(tmp_path / "stopped") == comparable(tmp_path / "whole")
+    assert went_on.summary["model_sha256"] == whole["model_sha256"]
+    assert comparable(tmp_path / "stopped") == comparable(whole_directory)
     for key in ("bmta_global", "bmta_local", "bytes_up", "bytes_down", "rounds"):
-        assert went_on.summary[key] == whole.summary[key]
+        assert went_on.summary[key] == whole[key]
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
@@ -43,7 +48,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
         "--set=track.checkpoint_every=3",
         "-q",
     ]
-    options += ["--set=training.rounds=80"]
+    options += ["--set=training.rounds=50"]
     subprocess.run([*command, "run", *options, "--out", "whole"], cwd=tmp_path, env=environment, check=True)
     expected = json.loads((tmp_path / "whole/summary.json").read_text())["model_sha256"]
 
@@ -51,7 +56,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
     rng = random.Random(0)
     process = subprocess.Popen([*command, "run", *options, "--out", "killed"], cwd=tmp_path, env=environment)
     kills = 0
-    for goal in (3, 25, 50):
+    for goal in (3, 25):
         while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < goal):
             time.sleep(0.005)
         time.sleep(rng.random() * 0.05)
@@ -61,7 +66,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):
         process.wait()
         process = subprocess.Popen([*command, "resume", "killed", "-q"], cwd=tmp_path, env=environment)
     assert process.wait() == 0
-    assert kills >= 2
+    assert kills == 2
     assert json.loads((tmp_path / "killed/summary.json").read_text())["model_sha256"] == expected
 
 

@@ -59,9 +59,10 @@ def draw_stacks(stacks: Sequence[Stack], path: Path) -> None:
     for axis, stack in zip(figure.subplots(1, len(stacks)), stacks, strict=True):
         below = np.zeros(1)
         for kind, values in stack.kinds.items():
-            colour = COLOURS[KINDS.index(kind)]
-            axis.bar(np.arange(1, len(values) + 1), values / 1e3, 1.0, below, color=colour)
-            below = below + values / 1e3
+            edges, top = np.arange(len(values) + 1) + 0.5, below + values / 1e3
+            below = np.broadcast_to(below, top.shape)
+            axis.stairs(top, edges, baseline=below, fill=True, color=COLOURS[KINDS.index(kind)])
+            below = top
         axis.set(title=f"bytes {stack.title}", xlabel="round", ylabel="kB per round")
         axis.title.set_fontsize(10)
         axis.spines[["top", "right"]].set_visible(False)
@@ -79,8 +80,8 @@ def draw_participation(data: Participation, path: Path) -> None:
     image = axis.imshow(done, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest", origin="lower")
     silent = np.ma.masked_not_equal(np.where(data.share == 0, 1.0, 0.0), 1.0)
     axis.imshow(silent, aspect="auto", cmap=ListedColormap([SILENT]), interpolation="nearest", origin="lower")
-    for client, round_ in np.argwhere(data.dropped):
-        axis.plot(round_, client, "x", color="white", markersize=3, markeredgewidth=0.7)
+    client, round_ = np.nonzero(data.dropped)
+    axis.plot(round_, client, "x", color="white", markersize=3, markeredgewidth=0.7)
     figure.colorbar(image, label="share of the E local steps done")
     legend = [Patch(color=SILENT, label="sampled, no reply")]
     title = "Who took part when" + (" (×: work not used)" if data.dropped.any() else "")
