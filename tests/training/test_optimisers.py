@@ -88,9 +88,7 @@ def test_every_backend_takes_them(pair, name):
     federation = data(clients=3)
     found = trained(name, federation, optimiser, 1)
     expected = torch.stack([by_torch(federation, client, make, 1) for client in range(3)])
-    # Adam divides by the gradient itself in its first step: where that is rounding, so is the quotient.
-    tolerance = 1e-6 if "adam" not in pair and pair != "rmsprop" else 1e-5
-    assert torch.allclose(found, expected, rtol=0, atol=tolerance)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
