@@ -20,7 +20,14 @@ def test_every_case_is_a_valid_experiment(tmp_path):
 def test_cases_are_chosen_by_their_data():
     assert {case.federation["dataset"] for case in choose.chosen_cases(None)} == {"digits", "synthetic:1,1"}
     assert [case.name for case in choose.chosen_cases("shakespeare")] == ["shakespeare"]
-    assert choose.chosen_cases("none") == []
+
+
+def test_ceilings_stand_beside_the_others(tmp_path):
+    (silos,) = [case for case in choose.CASES if case.name == "digits, 10 silos"]
+    jobs = choose.plan([silos.with_ceilings()], 1, tmp_path)
+    names = [job.label.split("|")[2] for job in jobs]
+    assert names == ["EFL", "FedAvg", "SCAFFOLD", *choose.CEILINGS]
+    assert jobs[-1].experiment.algorithm == {"name": "efl", "step_up": choose.FINE, "step_down": choose.FINE}
 
 
 def test_the_table_has_accuracy_and_bytes(tmp_path):

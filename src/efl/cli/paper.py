@@ -62,6 +62,7 @@ def choose(
     seeds: SeedsOption = 5,
     datasets: DatasetsOption = None,
     rounds: RoundsOption = None,
+    ceilings: Annotated[bool, typer.Option("--ceilings", help="Also EFL with as many bytes as it likes.")] = False,
     out: OutOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = False,
@@ -69,7 +70,8 @@ def choose(
     """EFL against FedAvg and SCAFFOLD at their best, accuracy and bytes; by default on the data sets at hand."""
     from efl.paper import choose as study
 
-    _compare(study, seeds, datasets, rounds, out or Path("runs") / "choose", workers, quiet)
+    cases = [case.with_ceilings() if ceilings else case for case in study.chosen_cases(datasets)]
+    _compare(study, cases, seeds, rounds, out or Path("runs") / "choose", workers, quiet)
 
 
 @app.command()
@@ -83,21 +85,18 @@ def defaults(
 ) -> None:
     """What EFL, FedAvg and SCAFFOLD lose by their default η and λ against the best of others."""
     from efl.paper import defaults as study
+    from efl.paper.choose import chosen_cases
 
-    _compare(study, seeds, datasets, rounds, out or Path("runs") / "defaults", workers, quiet)
+    _compare(study, chosen_cases(datasets), seeds, rounds, out or Path("runs") / "defaults", workers, quiet)
 
 
 def _compare(
-    study: Any, seeds: int, datasets: str | None, rounds: int | None, where: Path, workers: int | None, quiet: bool
+    study: Any, cases: list[Any], seeds: int, rounds: int | None, where: Path, workers: int | None, quiet: bool
 ) -> None:
-    """Run the cases of some data sets as ``study`` plans it, and show its table."""
-    from efl.paper.choose import chosen_cases
+    """Run some cases as ``study`` plans it, and show its table."""
     from efl.runs.directory import refuse_run_directory
     from efl.track.progress import run_with_progress
 
-    cases = chosen_cases(datasets)
-    if not cases:
-        raise UserError(f"no case has a data set among {datasets!r}")
     refuse_run_directory(where)
     jobs = study.plan(cases, seeds, where, rounds)
     run_with_progress(jobs, workers, quiet=quiet)

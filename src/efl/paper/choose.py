@@ -8,12 +8,13 @@ SCAFFOLD uses it. Seeds start at `FIRST_SEED`: none of them was used to choose a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from efl.config import parse
+from efl.errors import UserError
 from efl.runs.comparison import Job
 from efl.runs.directory import Record, RunDirectory
 from efl.track.tables import markdown
@@ -30,6 +31,12 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 SILOS = {**METHODS, "EFL": ("efl", {"bytes": "1/50"})}  # who takes part in every round need not catch up
 TWO = {name: method for name, method in METHODS.items() if name != "SCAFFOLD"}
 EDITIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {**METHODS, "EFL 2021": ("efl:2021", {})}
+FINE = 0.25  # of the usual entry: a lattice that loses next to nothing
+CEILINGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "EFL, fine up": ("efl", {"step_up": FINE}),
+    "EFL, fine down": ("efl", {"step_down": FINE}),
+    "EFL, fine both ways": ("efl", {"step_up": FINE, "step_down": FINE}),
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,10 @@ class Case:
     model: str = "auto"
     methods: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=lambda: METHODS)
     personalised: bool = False  # whether personalised models are evaluated, at the end
+
+    def with_ceilings(self) -> Case:
+        """What EFL would reach if bytes did not matter, in each direction, beside the others."""
+        return replace(self, methods={**self.methods, **CEILINGS})
 
 
 SHAKESPEARE = {"rounds": 240, "local_steps": 6, "batch_size": 4, "learning_rate": 1.0}
@@ -79,7 +90,10 @@ AT_HAND = ("digits", "synthetic")  # data sets that come with the package
 def chosen_cases(names: str | None) -> list[Case]:
     """The cases whose data set is among ``names``, separated by commas; None for those that need no files."""
     wanted = AT_HAND if names is None else tuple(name.strip() for name in names.split(","))
-    return [case for case in CASES if case.federation["dataset"].partition(":")[0] in wanted]
+    cases = [case for case in CASES if case.federation["dataset"].partition(":")[0] in wanted]
+    if not cases:
+        raise UserError(f"no case has a data set among {names!r}")
+    return cases
 
 
 def plan(cases: Iterable[Case], seeds: int, out: Path, rounds: int | None = None) -> list[Job]:
