@@ -51,6 +51,7 @@ from efl.training.observers import SquaredGradients
 from efl.wire import Field
 
 Switch = Literal["auto", "on", "off"]
+Participation = Literal["auto", "unbiased", "self-normalised", "share"]
 REMEMBERED = 20  # rounds; where clients return less often, a memory is hardly worth the room it takes them
 RETURNING = 5  # rounds; where clients return less often, the drift they remember is another, and training may diverge
 
@@ -62,30 +63,25 @@ class EFL(Algorithm):
     Attributes:
         elasticity: λ, the strength of the elastic term.
         bytes: How much may travel: a share of what FedAvg would send, or, above 1, bytes per client and round.
-        step_up: The lattice's step for uploads, in units of the root mean square of an update's entries; None makes
-            what ``bytes`` allow.
+        step_up: The lattice's step up, in units of the root mean square of an update's entries; None: as bytes allow.
         step_down: The same for broadcasts.
         rounding: Uploads are rounded ``stochastic``, without bias, or to the ``nearest``, keeping a residual.
-        density_up: The share of entries that an upload keeps as a ternary tensor, with a residual, instead of the
-            lattice; 1 sends everything uncompressed. None for the lattice.
+        density_up: The share of entries that an upload keeps as a ternary tensor; 1 sends all, None uses the lattice.
         density_down: The same for broadcasts.
-        memory: Whether both sides remember what clients sent (`Memory`); ``auto`` with the lattice, and where clients
+        memory: Whether both sides remember what clients sent (`Memory`); ``auto``: with the lattice, and where they
             return at least every twentieth round.
-        drift: Whether clients that return correct their drift; ``auto`` with the lattice, and where they return at
-            least every fifth round.
+        drift: Whether clients correct their drift; ``auto``: with the lattice, if they return every fifth round.
         caution: κ of `Caution`; None for 1 with the lattice, else 0.
-        weighting: What incomplete work counts: ``elastic`` scales it by a_E/a_s, ``C`` by E/s, ``B`` not at all, ``A``
-            drops it.
+        weighting: Incomplete work is scaled by a_E/a_s (``elastic``), by E/s (``C``), not (``B``), or dropped (``A``).
         weight_cap: θ of Assumption 5, the most that incomplete work is scaled by.
-        fisher: ``running`` (from the gradients of the steps just done, free), ``empirical`` or ``true`` (a pass of
-            their own).
+        fisher: ``running`` (of the gradients of the steps just done, free), ``empirical`` or ``true`` (their own pass).
         fisher_samples: How many samples that pass is over, at most.
-        fisher_size: How large the information is in sum: as the ``running`` one, so that λ means the same for every
-            kind of ``fisher``, or as that kind has it (``own``). None for ``running`` with the lattice, else ``own``.
+        fisher_size: How large the information is in sum: as the ``running`` one, so that λ means the same for all,
+            or as that kind has it (``own``). None for ``running`` with the lattice, else ``own``.
         step: The elastic step: ``implicit`` (stable for every λ) or ``explicit``.
-        scale_at: Where incomplete work is scaled: at the ``client`` before compression, or at the ``server`` with the
-            residual.
-        participation: ``unbiased`` weights p^k/π_k, ``self-normalised`` ones, or the bare ``share`` p^k.
+        scale_at: Incomplete work is scaled at the ``client`` before compression, or at the ``server``, with residual.
+        participation: ``unbiased`` weights p^k/π_k, ``self-normalised`` ones, or the ``share`` p^k; ``auto`` for the
+            second with a lattice but no memory, which else takes away the noise of a sum that is not always 1.
         answer_rates: Whether π_k counts how often client k replies, besides how often it is sampled.
         server_applies: What the server adds to its model: what it ``broadcast``, or the uncompressed ``aggregate``.
         scope: ST over the ``whole`` vector, or for each ``tensor`` by itself.
@@ -114,7 +110,7 @@ class EFL(Algorithm):
     fisher_size: Literal["running", "own"] | None = None
     step: StepKind = "implicit"
     scale_at: Literal["client", "server"] = "client"
-    participation: Literal["unbiased", "self-normalised", "share"] = "unbiased"
+    participation: Participation = "auto"
     answer_rates: bool = True
     server_applies: Literal["broadcast", "aggregate"] = "broadcast"
     scope: Literal["tensor", "whole"] = "whole"
@@ -139,7 +135,8 @@ class EFL(Algorithm):
         remember, correct = clients <= REMEMBERED * cohort, clients <= RETURNING * cohort
         memory: Switch = "on" if self._remembers and (remember or self.memory == "on") else "off"
         drift: Switch = "on" if self._corrects_drift and (correct or self.drift == "on") else "off"
-        return replace(self, memory=memory, drift=drift, caution=self._kappa)
+        fitted = replace(self, memory=memory, drift=drift, caution=self._kappa)
+        return replace(fitted, participation=fitted._participation)
 
     @property
     def budget(self) -> Budget | None:
@@ -151,18 +148,22 @@ class EFL(Algorithm):
     def _on_lattice(self) -> bool:
         return self.density_up is None and self.density_down is None
 
-    @property
-    def _corrects_itself(self) -> bool:
-        """Whether memory and drift correction are for the program to decide, and possible."""
-        return self._on_lattice and self.scale_at == "client"
+    def _turned(self, switch: Switch) -> bool:
+        """Whether memory or drift correction is on; what the program is to decide is, where it is possible."""
+        return switch == "on" or (switch == "auto" and self._on_lattice and self.scale_at == "client")
 
     @property
     def _remembers(self) -> bool:
-        return self.memory == "on" or (self.memory == "auto" and self._corrects_itself)
+        return self._turned(self.memory)
 
     @property
     def _corrects_drift(self) -> bool:
-        return self.drift == "on" or (self.drift == "auto" and self._corrects_itself)
+        return self._turned(self.drift)
+
+    @property
+    def _participation(self) -> Participation:
+        noisy = self._on_lattice and not self._remembers
+        return self.participation if self.participation != "auto" else "self-normalised" if noisy else "unbiased"
 
     @property
     def _kappa(self) -> float:
@@ -263,11 +264,9 @@ class EFL(Algorithm):
     def weights(self, updates: Sequence[Update], settings: RoundSettings) -> Sequence[float]:
         """p^k/π_k; times E/s, where the server scales."""
         shares = [update.share for update in updates]
-        if self.participation != "share":
-            rates = [update.response_rate if self.answer_rates else 1.0 for update in updates]
-            sampled = [update.sampling_probability for update in updates]
-            shares = inverse_probability(shares, [a * r for a, r in zip(sampled, rates, strict=True)])
-        if self.participation == "self-normalised" or self.weighting == "A":
+        if self._participation != "share":
+            shares = inverse_probability(shares, [update.probability(self.answer_rates) for update in updates])
+        if self._participation == "self-normalised" or self.weighting == "A":
             shares = self_normalised(shares)
         if self.scale_at == "client" or self.weighting in ("A", "B"):
             return shares

@@ -104,6 +104,10 @@ class Update:
     steps: int
     parts: Parts
 
+    def probability(self, answer_rates: bool = True) -> float:
+        """π_k, or without how often the client replies."""
+        return self.sampling_probability * (self.response_rate if answer_rates else 1.0)
+
     @property
     def delta(self) -> Payload:
         """The encoded delta, or the model in its stead."""
