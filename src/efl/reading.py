@@ -38,7 +38,11 @@ class Unpacking(Protocol):
 
 
 class DamagedError(ValueError):
-    """What is in a file cannot be what was meant; says why in one short line."""
+    """What is in a file cannot be what was meant; says why in one short line, and in which line of it, if known."""
+
+    def __init__(self, why: str, line: int = 0) -> None:
+        super().__init__(f"line {line}: {why}" if line else why)
+        self.why, self.line = why, line
 
 
 @contextmanager
@@ -135,7 +139,7 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
             hooks["parse_constant"] = _no_number
         return json.loads(decoded, object_pairs_hook=_table, **hooks)  # type: ignore[arg-type]
     except json.JSONDecodeError as error:
-        raise DamagedError(f"line {error.lineno}: not valid JSON: {error.msg}") from None
+        raise DamagedError(f"not valid JSON: {error.msg}", error.lineno) from None
     except UnicodeDecodeError as error:
         raise DamagedError(f"not UTF-8 at byte {error.start:,}") from None
     except RecursionError:

@@ -81,7 +81,7 @@ def _json_rows(path: Path, text: str) -> tuple[Iterator[tuple[int, Mapping[str, 
     try:
         document = parse_json(text, finite=True)
     except DamagedError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}:{error.line or 1}: {error.why}") from None
     if not isinstance(document, dict) or not isinstance(document.get("intervals"), list):
         raise UserError(f'{path}:1: write {{"intervals": [{{"client": 0, …}}, …]}}')
     if unknown := set(document) - {"intervals", "period"}:
