@@ -77,13 +77,14 @@ def opened(path: Path | str, most: int = LARGEST) -> Iterator[IO[bytes]]:
         OSError: It is not there, or may not be read.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))  # a pipe without a writer waits
-    with open(file, "rb") as opened_file:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            raise DamagedError("not a regular file")
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(file)
+        raise DamagedError("not a regular file")
+    with open(file, "rb") as regular:
         if found.st_size > most:
             raise DamagedError(f"{found.st_size:,} bytes, more than the {most:,} it may have")
-        yield opened_file
+        yield regular
 
 
 def read_bytes(path: Path | str, most: int = LARGEST) -> bytes:

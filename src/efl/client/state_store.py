@@ -110,8 +110,11 @@ class RowsFile:
 def _opened(path: Path | None) -> int:
     """A file to read and write, by its number; without a path, one that nobody else can see."""
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0), 0o666)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0), 0o666)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be opened ({error.strerror})") from None
         if stat.S_ISREG(os.fstat(found).st_mode):
             return found
         os.close(found)
