@@ -127,7 +127,8 @@ def _progress(directory: Path, quiet: bool) -> Iterator[list[Observer]]:
         say(f"Stopped. Go on with: efl resume {directory}")
         raise typer.Exit(130) from None
     except Exception as error:
-        error.add_note(f"go on with: efl resume {directory}")
+        if (directory / "config.toml").exists():
+            error.add_note(f"go on with: efl resume {directory}")
         raise
 
 
