@@ -30,7 +30,7 @@ ORDER = [
     ["training"],
     ["federation", "fleet", "models", "wire"],
     ["theory", "native"],
-    ["layout", "errors", "rng", "storage", "settings", "processes", "plugins"],
+    ["layout", "errors", "rng", "storage", "reading", "settings", "processes", "plugins"],
 ]
 LEVEL = {package: level for level, packages in enumerate(ORDER) for package in packages}
 SAME_LEVEL = {("runs", "config")}

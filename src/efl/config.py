@@ -12,6 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from efl.errors import UserError
 from efl.settings import (
+    MOST,
+    Count,
     NonNegative,
     Positive,
     Probability,
@@ -22,7 +24,10 @@ from efl.settings import (
     unknown_key,
 )
 
-Count = Annotated[int, Field(ge=1)]
+MOST_WORKERS, MOST_CLIENTS = 1024, 10**7
+MOST_STEPS = 10**6  # of a client in a round; as many samples make a batch, at most
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 CUSTOM = "custom"
 
@@ -37,7 +42,7 @@ class FederationSection(Section):
     """Whose data."""
 
     dataset: str = "digits"
-    clients: Count = 50
+    clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] = 50
     partition: str = "auto"
     data_dir: str | None = None
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -57,13 +62,13 @@ class TrainingSection(Section):
 
     rounds: Count = 100
     cohort: Count = 10
-    local_steps: Count = 20
-    batch_size: Count = 20
+    local_steps: Steps = 20
+    batch_size: Steps = 20
     learning_rate: Positive = 0.1
     schedule: str = "decay"
     decay: NonNegative = 50.0
     restart: bool = True
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluate_every: Literal["auto"] | Count = "auto"
     evaluate_personalised_every: Literal["auto", "never"] | Count = "auto"
     target_accuracy: Probability | None = None
@@ -71,7 +76,7 @@ class TrainingSection(Section):
     loss: str | dict[str, Any] = "auto"
     metrics: tuple[str, ...] | str = ()
     optimiser: str | dict[str, Any] = "sgd"
-    warmup: Annotated[int, Field(ge=0)] = 0
+    warmup: Annotated[int, Field(ge=0, le=MOST)] = 0
 
     @property
     def aim(self) -> float | None:
@@ -82,7 +87,7 @@ class TrainingSection(Section):
 class EngineSection(Section):
     """How it is computed; the result does not depend on it, but for rounding on another device or by compiled code."""
 
-    workers: Literal["auto"] | Count = "auto"
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_WORKERS)] = "auto"
     rows: Literal["auto"] | Count = "auto"
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     compile: bool = True
@@ -116,8 +121,8 @@ class NetworkSection(Section):
     """
 
     directory: str = "runs/flower"
-    deadline: Positive = 120.0
-    margin: NonNegative = 15.0
+    deadline: Annotated[Seconds, Field(gt=0)] = 120.0
+    margin: Seconds = 15.0
     wait_for: Literal["auto"] | Count = "auto"
     patience: Count = 3
     norm_bound: Positive = 10.0

@@ -1,11 +1,35 @@
 """The errors a user meets. Each says in one line what to change."""
 
+import errno
 import traceback
 from pathlib import Path
 
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "see to permissions"),
+    **dict.fromkeys((errno.ENOMEM, errno.EAGAIN), "use fewer workers"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files: ulimit -n"),
+}
+
+
+def printable(text: str, longest: int) -> str:
+    """A text that may quote anything as one line of printable characters, cut if it is too long."""
+    return "".join(sign if sign.isprintable() else " " for sign in text[:longest])
+
 
 class UserError(ValueError):
-    """A mistake in what the user asked for; the command prints it without a traceback and exits with code 2."""
+    r"""A mistake in what the user asked for; the command prints it without a traceback and exits with code 2.
+
+    What is said may quote a file: it is one line, whatever is in there.
+
+    >>> str(UserError("unknown key 'a\nb'"))
+    "unknown key 'a b'"
+    """
+
+    LONGEST = 2000
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), self.LONGEST)
 
 
 class WireError(Exception):
@@ -20,8 +44,20 @@ class WireError(Exception):
     LONGEST = 200
 
     def __str__(self) -> str:
-        text = super().__str__()[: 10 * self.LONGEST]
-        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[: self.LONGEST]
+        return " ".join(printable(super().__str__(), 10 * self.LONGEST).split())[: self.LONGEST]
+
+
+def machine_failure(error: BaseException) -> str | None:
+    """What the machine failed at, in one line, if it is that: no room on a disk, no permission, no memory."""
+    text = str(error) if isinstance(error, RuntimeError) else ""  # PyTorch's
+    if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:
+        return f"not enough memory ({printable(first_line(error), 200)}); use a smaller model, batch or cohort"
+    if not isinstance(error, OSError):
+        return None
+    remedy = REMEDIES.get(error.errno or 0)
+    what = error.strerror or first_line(error)
+    where = f"{error.filename}: " if error.filename else ""
+    return printable(f"{where}{what}{f'; {remedy}' if remedy else ''}", UserError.LONGEST)
 
 
 class DivergedError(Exception):

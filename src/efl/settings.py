@@ -1,22 +1,42 @@
 """Settings that check themselves, with errors of one line."""
 
 import difflib
-import tomllib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Self, dataclass_transform, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from efl.errors import UserError
+from efl.reading import DamagedError, parse_toml, read_text, readable
+
+LARGEST_FILE = 2**24  # bytes of a settings file
+MOST = 10**9  # of anything that is counted
+# What real settings are between, so that single precision can compute with them.
+SMALLEST, LARGEST = 1e-30, 1e30
+
+
+def _not_tiny(value: float) -> float:
+    if value < SMALLEST:
+        raise ValueError(f"input should be at least {SMALLEST:g}")
+    return value
+
+
+def _not_huge(value: float) -> float:
+    if LARGEST < value < math.inf:
+        raise ValueError(f"input should be at most {LARGEST:g}, or inf")
+    return value
+
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Density = Annotated[float, Field(gt=0, le=1)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-AtLeastOne = Annotated[float, Field(ge=1)]
+Density = Annotated[float, Field(gt=0, le=1), AfterValidator(_not_tiny)]
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), AfterValidator(_not_tiny)]
+AtLeastOne = Annotated[float, Field(ge=1), AfterValidator(_not_huge)]  # infinity is no limit
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -172,14 +192,12 @@ def overrides_by_section(overrides: Sequence[str], known: Iterable[str] = ()) ->
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
+    with readable(path):
+        text = read_text(path, LARGEST_FILE)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
+        return parse_toml(text)
+    except DamagedError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _parse_override(text: str, known: Iterable[str]) -> tuple[str, str, Any]:
@@ -192,6 +210,6 @@ def _parse_override(text: str, known: Iterable[str]) -> tuple[str, str, Any]:
     if not (equals and dot and section and key):
         raise UserError(f"--set {text}: write section.key=value, such as --set training.rounds=50")
     try:
-        return section, key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return section, key, parse_toml(f"value = {value}")["value"]
+    except DamagedError:
         return section, key, value.strip()  # a bare word is a string

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from zlib_ng.zlib_ng import crc32
 
-from efl.errors import UserError
+from efl.errors import UserError, first_line
+from efl.reading import QUOTED, DamagedError, opened, parse_json
 
 if TYPE_CHECKING:  # the command answers `--help` without loading PyTorch
     from numpy.typing import NDArray
     from torch import Tensor
 
 
-FORMAT = 5  # of state files; format 4 is that of elastic-fl 0.1
+FORMAT = 6  # of state files; format 4 is that of elastic-fl 0.1, in formats 4 and 5 a checksum covers less
 SEPARATOR = "/"  # between the keys of a nested state in a tensor's name
 State = dict[str, Any]  # nested, of tensors and of what JSON has
 Upgrade = Callable[[dict[str, Any], "dict[str, Tensor]"], State]
+TENSORS_ALONE = 5  # the format before, whose checksum covers them and the values alone
+LARGEST_FILE = 2**40  # bytes
 PART = ".part"  # how the names of files end that are being written
 
 
@@ -88,11 +92,33 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The notes and tensors of a safetensors file; `SafetensorError` or `OSError` if it cannot be read."""
-    from safetensors import safe_open
+    """The notes and tensors of a safetensors file; `DamagedError` or `OSError` if it cannot be read."""
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, framework="pt") as file:
-        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+    with opened(path, LARGEST_FILE):  # sees that it is a file
+        pass
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError, AttributeError) as error:
+        raise DamagedError(first_line(error)[:QUOTED]) from None
+
+
+def description(notes: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes:
+    """All that a file of tensors says but their bytes: its notes, and the names, types and shapes of the tensors."""
+    kinds = [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in sorted(tensors.items())]
+    return json.dumps([sorted(notes.items()), kinds]).encode()
+
+
+def digest(notes: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """A SHA-256 of everything in a file of tensors."""
+    found = hashlib.sha256()
+    about = description(notes, tensors)
+    found.update(struct.pack("<Q", len(about)) + about)
+    for name in sorted(tensors):
+        found.update(_memory(tensors[name]))
+    return found.hexdigest()
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -113,8 +139,9 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 
     tensors: dict[str, Tensor] = {}
     values = json.dumps(_without_tensors(state, "", tensors))
-    notes = {"format": FORMAT, "written_by": f"elastic-fl {_version()}", "sha256": _sha256(tensors, values)}
-    write_atomically(path, save(tensors, {"notes": json.dumps(notes), "values": values}))
+    notes = {"format": FORMAT, "written_by": f"elastic-fl {_version()}"}
+    texts = {"notes": json.dumps(notes), "values": values}
+    write_atomically(path, save(tensors, texts | {"sha256": digest(texts, tensors)}))
 
 
 def read_state(path: Path, upgrades: Mapping[int, Upgrade] | None = None) -> State:
@@ -129,20 +156,27 @@ def read_state(path: Path, upgrades: Mapping[int, Upgrade] | None = None) -> Sta
 
     Raises:
         UserError: Another version of elastic-fl wrote the file, in a format that is not understood.
-        ValueError: The file is damaged; so may be `SafetensorError`, `OSError` and `KeyError`.
+        DamagedError: The file is damaged.
+        OSError: It cannot be read.
     """
     texts, tensors = read_tensors(path)
-    notes = json.loads(texts["notes"])
-    known = {FORMAT, *(upgrades or {})}
-    if notes["format"] not in known:
+    notes = parse_json(texts.get("notes", ""))
+    format_ = notes.get("format") if isinstance(notes, dict) else None
+    if type(format_) is not int:
+        raise DamagedError("it says not what format it has")
+    if format_ not in {FORMAT, TENSORS_ALONE, *(upgrades or {})}:
         writer = notes.get("written_by", "elastic-fl 0.1")
-        raise UserError(f"{path} was written by {writer} (format {notes['format']}); this version cannot read it")
+        raise UserError(f"{path} was written by {writer} (format {format_}); this version cannot read it")
     values = texts.get("values", "")
-    if notes["sha256"] != _sha256(tensors, values):
-        raise ValueError("checksum does not match")
-    if notes["format"] != FORMAT:
-        return (upgrades or {})[notes["format"]](notes, tensors)
-    state: State = json.loads(values)
+    if format_ == FORMAT:
+        matches = texts.pop("sha256", "") == digest(texts, tensors)
+    else:
+        matches = "sha256" not in texts and notes.get("sha256") == _sha256(tensors, values)
+    if not matches:
+        raise DamagedError("checksum does not match")
+    if upgrades and format_ in upgrades:
+        return upgrades[format_](notes, tensors)
+    state: State = parse_json(values)
     for name, tensor in tensors.items():
         *parents, key = name.split(SEPARATOR)
         inner = state
@@ -170,11 +204,12 @@ def _without_tensors(state: Mapping[str, Any], prefix: str, tensors: dict[str, T
 
 
 def _sha256(tensors: Mapping[str, Tensor], values: str) -> str:
-    digest = hashlib.sha256(values.encode())
+    """What formats 4 and 5 have: it covers neither types nor shapes, nor notes."""
+    found = hashlib.sha256(values.encode())
     for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].numpy().tobytes())
-    return digest.hexdigest()
+        found.update(name.encode())
+        found.update(_memory(tensors[name]))
+    return found.hexdigest()
 
 
 def _version() -> str:
@@ -186,3 +221,9 @@ def checksum(array: NDArray[Any], start: int = 0) -> int:
     import numpy as np
 
     return crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start)
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    import torch
+
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data

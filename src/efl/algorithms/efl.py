@@ -13,10 +13,9 @@ literal form.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import Field as Constraint
 from torch import Tensor
 
 from efl.algorithms.base import (
@@ -46,7 +45,7 @@ from efl.algorithms.transform import Transform
 from efl.algorithms.transforms.caution import Caution
 from efl.algorithms.transforms.memory import Memory
 from efl.errors import UserError
-from efl.settings import AtLeastOne, Density, NonNegative, Positive
+from efl.settings import AtLeastOne, Count, Density, NonNegative, Positive
 from efl.training.observers import SquaredGradients
 from efl.wire import Field
 
@@ -106,7 +105,7 @@ class EFL(Algorithm):
     weighting: Literal["elastic", "A", "B", "C"] = "elastic"
     weight_cap: AtLeastOne = 20.0
     fisher: FisherKind = "running"
-    fisher_samples: Annotated[int, Constraint(ge=1)] = 256
+    fisher_samples: Count = 256
     fisher_size: Literal["running", "own"] | None = None
     step: StepKind = "implicit"
     scale_at: Literal["client", "server"] = "client"
@@ -116,7 +115,7 @@ class EFL(Algorithm):
     scope: Literal["tensor", "whole"] = "whole"
     field: Literal["auto", "sparse", "dense"] = "auto"
     field_density: Density = 0.0025
-    field_every: Annotated[int, Constraint(ge=1)] = 1
+    field_every: Count = 1
     echo: bool = True
 
     def __post_init__(self) -> None:

@@ -9,17 +9,16 @@ EFL without compression and reweighting is this with λ/2, but for the client's 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field as Constraint
 from torch import Tensor
 
 from efl.algorithms.base import LocalWork, Part, Parts, RoundSettings, ServerState, Step, Update, Uploads
 from efl.algorithms.components.fields import full_fields, received, summed
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
-from efl.settings import NonNegative
+from efl.settings import Count, NonNegative
 from efl.wire import Field
 
 
@@ -37,7 +36,7 @@ class FedCurv(FedAvg):
     scalable: ClassVar[bool] = False
     curvature: NonNegative = 0.05
     fisher: Literal["empirical", "true"] = "empirical"
-    fisher_samples: Annotated[int, Constraint(ge=1)] = 256
+    fisher_samples: Count = 256
     own: Literal["exclude", "include"] = "exclude"
 
     @property

@@ -1,7 +1,8 @@
 """The command ``efl``. Slow imports (PyTorch, plotting) happen inside the commands that need them."""
 
 import sys
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -9,7 +10,8 @@ from rich.console import Console
 from efl import __version__
 from efl.cli import bench, data, deploy, paper, runs
 from efl.cli.options import say
-from efl.errors import UserError
+from efl.cli.output import output
+from efl.errors import UserError, machine_failure
 from efl.processes import keep_freed_memory
 
 app = typer.Typer(
@@ -39,10 +41,28 @@ def _options(
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line on standard error and exit code 2."""
+    """Entry point: what goes wrong is one line on standard error.
+
+    The exit code is 2 for a user's mistake, 3 where the machine failed: no room on a disk, no permission, no memory.
+    """
     keep_freed_memory()
+    output.failure = None
     try:
         app()
     except UserError as error:
-        Console(stderr=True, highlight=False).print(f"efl: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
+        _fail(str(error), 2)
+    except SystemExit as end:
+        if output.failure is not None and not end.code:
+            _fail(f"standard output: {machine_failure(output.failure)}", 3)
+        raise
+    except Exception as error:
+        if (failure := machine_failure(error)) is None:
+            raise
+        _fail("; ".join([failure, *getattr(error, "__notes__", [])]), 3)
+
+
+def _fail(line: str, code: int) -> NoReturn:
+    with suppress(OSError):
+        Console(stderr=True, highlight=False).print(f"efl: {line}", style="red", markup=False, soft_wrap=True)
+    output.close_if_broken()
+    sys.exit(code)

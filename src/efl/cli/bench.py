@@ -98,6 +98,20 @@ def fuzz(
 
 
 @app.command()
+def kills(
+    count: Annotated[int, typer.Option("--kills", min=1, help="How many.")] = 200,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Runs and their workers, killed at random moments and resumed: every run ends with the same model."""
+    from efl.bench.kills import kill_runs
+
+    outcome = kill_runs(count, seed, say)
+    say(str(outcome))
+    if not outcome.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def planning(
     clients: Annotated[int, typer.Option(min=100, help="The largest fleet.")] = 100_000,
     rounds: Annotated[int, typer.Option(min=4)] = 50,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated, cast
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False)
+from efl.cli.output import output
+
+console = Console(highlight=False, file=cast(IO[str], output))
 DEMO = Path(__file__).with_name("demo.toml")  # the experiment without a file: irregular clients
 
 FileArgument = Annotated[

@@ -117,7 +117,7 @@ def report(directories: Annotated[list[Path], typer.Argument(help="Run directori
 
 @contextmanager
 def _progress(directory: Path, quiet: bool) -> Iterator[list[Observer]]:
-    """Show a run while it lasts; Ctrl-C stops it, and it can be resumed."""
+    """Show a run while it lasts; Ctrl-C stops it, or a failure of the machine, and it can be resumed."""
     from efl.track.progress import run_progress
 
     try:
@@ -126,6 +126,10 @@ def _progress(directory: Path, quiet: bool) -> Iterator[list[Observer]]:
     except KeyboardInterrupt:
         say(f"Stopped. Go on with: efl resume {directory}")
         raise typer.Exit(130) from None
+    except Exception as error:
+        if (directory / "config.toml").exists():
+            error.add_note(f"go on with: efl resume {directory}")
+        raise
 
 
 def _report(directory: Path, result: Result) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgpack
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from efl.client.host import ClientHost
 from efl.errors import UserError, first_line
+from efl.reading import QUOTED, parse_msgpack
 from efl.storage import State, read_state, write_state
 
 
@@ -71,10 +71,10 @@ class StateFile:
             state = read_state(self.path, {4: self._from_format_4})
             host.load_state_dict(state["host"])
             return CachedReply.from_state_dict(state["cached"])
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             if isinstance(error, UserError):
                 raise
-            raise UserError(f"{self.path}: damaged ({first_line(error)}); delete it to begin anew") from None
+            raise UserError(f"{self.path}: damaged ({first_line(error)[:QUOTED]}); delete it to begin anew") from None
 
     def save(self, host: ClientHost, cached: CachedReply) -> None:
         """Write the host's state, and its last reply."""
@@ -85,7 +85,7 @@ class StateFile:
 
     def _from_format_4(self, notes: dict[str, Any], tensors: dict[str, Tensor]) -> State:
         """The state in a file of elastic-fl 0.1."""
-        upload = [self.client, int(notes["round"]), msgpack.unpackb(tensors["upload"].numpy().tobytes())]
+        upload = [self.client, int(notes["round"]), parse_msgpack(tensors["upload"].numpy().tobytes())]
         rows = {name.removeprefix("rows."): row[None] for name, row in tensors.items() if name.startswith("rows.")}
         rows = {"known" if name == "told" else name: row for name, row in rows.items()}  # of SCAFFOLD
         store: State = {"uploads": _bytes(msgpack.packb([upload])), "rows": rows}

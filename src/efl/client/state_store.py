@@ -8,11 +8,13 @@ processes share the file: each job says where to read and where to write.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,15 @@ import torch
 from torch import Tensor
 
 from efl.errors import UserError
+from efl.reading import parse_msgpack
+from efl.storage import checksum
 
 NO_ROUND = -1
 NO_SLOT = -1
 CHECKPOINTS_KEPT = 2
 PAGE = 4096
 NO_FILE = -1
+CRC32 = "crc32"  # the checksum of rows; checkpoints that do not say so have a sum of their words
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Slot:
     checksum: int | None = None
 
 
+CORRUPT = "checkpoint/clients.rows is corrupt; start a new run"
 NO_UPLOAD = LastUpload(NO_ROUND, {})
 
 
@@ -73,13 +79,21 @@ class RowsFile:
 
     def _read(self, slot: Slot, rows: list[Tensor]) -> None:
         assert slot.read is not None
-        got = os.preadv(self._file, [_bytes(row) for row in rows], slot.read * self.slot_bytes)
-        if got != self.bytes or (slot.checksum is not None and _checksum(rows) != slot.checksum):
-            raise UserError("checkpoint/clients.rows is corrupt; start a new run")
+        place = slot.read * self.slot_bytes
+        for row in rows:
+            if _transferred(os.preadv, self._file, _bytes(row), place) < 4 * len(row):
+                raise UserError(CORRUPT)
+            place += 4 * len(row)
+        if slot.checksum is not None and _checksum(rows) != slot.checksum:
+            raise UserError(CORRUPT)
 
     def write(self, slot: int, rows: Sequence[Tensor]) -> int:
         """Put rows into a slot; their checksum."""
-        os.pwritev(self._file, [_bytes(row) for row in rows], slot * self.slot_bytes)
+        place = slot * self.slot_bytes
+        for row in rows:
+            if _transferred(os.pwritev, self._file, _bytes(row), place) < 4 * len(row):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "clients.rows")
+            place += 4 * len(row)
         return _checksum(rows)
 
     @property
@@ -96,7 +110,15 @@ class RowsFile:
 def _opened(path: Path | None) -> int:
     """A file to read and write, by its number; without a path, one that nobody else can see."""
     if path is not None:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0), 0o666)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be opened ({error.strerror})") from None
+        if stat.S_ISREG(os.fstat(found).st_mode):
+            return found
+        os.close(found)
+        raise UserError(f"{path}: not a regular file; start a new run")
     file, name = tempfile.mkstemp(prefix="efl-")
     os.unlink(name)
     return file
@@ -107,8 +129,24 @@ def _bytes(row: Tensor) -> memoryview:
     return row.numpy().view(np.uint8).data
 
 
+def _transferred(transfer: Callable[..., int], file: int, memory: memoryview, place: int) -> int:
+    """Read or write all of ``memory``, in as many calls as it takes; how many bytes it was until there were no more."""
+    done = 0
+    while done < len(memory) and (some := transfer(file, [memory[done:]], place + done)):
+        done += some
+    return done
+
+
 def _checksum(rows: Sequence[Tensor]) -> int:
-    """Catches files that were swapped or cut, in a fraction of the time that a CRC takes."""
+    """CRC-32 of all rows in a row."""
+    found = 0
+    for row in rows:
+        found = checksum(row.numpy(), found)
+    return found
+
+
+def _sum(rows: Sequence[Tensor]) -> int:
+    """What checkpoints had before, which does not notice words that changed places."""
     return sum(int(np.add.reduce(row.numpy().view(np.uint32), dtype=np.uint32)) for row in rows)
 
 
@@ -167,17 +205,22 @@ class StateStore:
         state: dict[str, Any] = {
             "uploads": torch.frombuffer(bytearray(uploads), dtype=torch.uint8),
             "slots": torch.tensor(slots, dtype=torch.int64).view(-1, 3),
+            "checksum": CRC32,
         }
         return state | ({"rows": self.file.read([self.current(client) for client, *_ in slots])} if rows else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._slots = {client: (slot, checksum) for client, slot, checksum in state["slots"].tolist()}
-        stored = msgpack.unpackb(state["uploads"].numpy().tobytes(), strict_map_key=False)
+        stored = parse_msgpack(state["uploads"].numpy().tobytes())
         self.uploads = {client: LastUpload(round_, parts) for client, round_, parts in stored}
         if "rows" in state:
             rows = [[state["rows"][name][row] for name in self.file.lengths] for row in range(len(self._slots))]
             self._slots = {client: (row, self.file.write(row, rows[row])) for row, client in enumerate(self._slots)}
+        elif state.get("checksum") != CRC32:
+            self._slots = {
+                client: (slot, self._renewed(slot, before)) for client, (slot, before) in self._slots.items()
+            }
         taken = [slot for slot, _ in self._slots.values()]
         self._free, self._count = [], max(taken, default=-1) + 1
         if self.file.lengths:
@@ -185,6 +228,13 @@ class StateStore:
             self._count = max(self._count, self.file.slots)
         self._checkpointed.clear()
         self._checkpointed.extend([frozenset(range(self._count)), frozenset(taken)])
+
+    def _renewed(self, slot: int, before: int) -> int:
+        """The checksum of a slot's rows, seen to have the sum they had before there were such checksums."""
+        rows = [matrix[0] for matrix in self.file.read([Slot(slot, NO_SLOT)]).values()]
+        if _sum(rows) != before:
+            raise UserError(CORRUPT)
+        return _checksum(rows)
 
     def checkpointed(self) -> None:
         """A checkpoint of the current state was kept: slots that only older ones need are free."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from efl.errors import UserError
 from efl.federation.published_files import Place, RawFile, distinct, places
+from efl.reading import QUOTED, parse_json
 
 T = TypeVar("T")
 
@@ -28,10 +28,17 @@ def leaf_files(directory: Path) -> list[RawFile]:
 def leaf_users(file: RawFile, samples: Callable[[Any, Any], T]) -> list[tuple[str, T]]:
     """The users in a file, and what ``samples`` makes of the ``x`` and ``y`` of each."""
     try:
-        users = json.loads(file.data)["user_data"]
-        return [(str(user), samples(data["x"], data["y"])) for user, data in users.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f'{file.where}: expected LEAF\'s {{"user_data": {{user: {{"x", "y"}}}}}} ({error!r})') from None
+        users = parse_json(file.data, finite=True)["user_data"]
+        return [(str(user), samples(_list(data["x"]), _list(data["y"]))) for user, data in users.items()]
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        why = f"{error!r:.{QUOTED}}"
+        raise UserError(f'{file.where}: expected LEAF\'s {{"user_data": {{user: {{"x", "y"}}}}}} ({why})') from None
+
+
+def _list(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise TypeError("x and y must be lists")
+    return values
 
 
 def _folders(place: Place) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.errors import UserError
+from efl.settings import LARGEST
 
 Indices = NDArray[np.int64]
 Counts = NDArray[np.int64]
@@ -87,7 +88,7 @@ def _positive_number(partition: str, argument: str) -> float:
         value = float(argument)
     except ValueError:
         value = 0.0
-    if not 0 < value < float("inf"):
+    if not 0 < value <= LARGEST:
         raise UserError(f"partition {partition!r}: write dirichlet:A with a number A > 0")
     return value
 

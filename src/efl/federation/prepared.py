@@ -6,8 +6,9 @@ checksum of every tensor. It appears there whole or not at all.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from efl.errors import UserError
-from efl.storage import cache_path, checksum, read_tensors, whole_file
+from efl.reading import DamagedError
+from efl.storage import cache_path, checksum, description, read_tensors, whole_file
 
-FORMAT = "1"
+FORMAT, TENSORS_ALONE = "2", "1"  # the format before has a checksum of every tensor, and none of all else
 Tensors = dict[str, Tensor]
 
 
@@ -74,7 +76,8 @@ def write_prepared(path: Path, prepared: Prepared) -> None:
     """Keep a data set; a reader sees the old file or the new one, never half of it."""
     tensors = {name: tensor.contiguous() for name, tensor in prepared.tensors.items()}
     sums = {f"crc.{name}": str(checksum(tensor.numpy())) for name, tensor in tensors.items()}
-    notes = {"format": FORMAT, "about": prepared.about, **sums}
+    notes = {"format": FORMAT, "dataset": path.stem, "about": prepared.about, **sums}
+    notes["sha256"] = _digest(notes, tensors)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as temporary:
@@ -91,11 +94,21 @@ def read_prepared(path: Path) -> Prepared:
         notes, tensors = read_tensors(path)
     except PermissionError:
         raise UserError(f"{path} may not be read by you; ask its owner, or choose another data directory") from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, DamagedError) as error:
         raise UserError(f"{path} is damaged ({error}); {again}") from None
-    if notes.get("format") != FORMAT:
+    digest, format_ = notes.pop("sha256", None), notes.get("format")
+    if format_ not in (FORMAT, TENSORS_ALONE):
         raise UserError(f"{path} was prepared by another version of efl; {again}")
+    if digest != (_digest(notes, tensors) if format_ == FORMAT else None):
+        raise UserError(f"{path} is damaged (the checksum of its notes does not match); {again}")
+    if notes.get("dataset", name) != name:
+        raise UserError(f"{path} holds {notes['dataset']}; name it {notes['dataset']}.safetensors, or {again}")
     for key, tensor in tensors.items():
         if str(checksum(tensor.numpy())) != notes.get(f"crc.{key}"):
             raise UserError(f"{path} is damaged (the checksum of {key} does not match); {again}")
     return Prepared(tensors, notes.get("about", ""))
+
+
+def _digest(notes: Mapping[str, str], tensors: Tensors) -> str:
+    """Of everything but the tensors' bytes, whose checksums are among the notes."""
+    return hashlib.sha256(description(notes, tensors)).hexdigest()

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
+import lzma
+import math
 import os
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import UserError, first_line
+from efl.reading import read_bytes, unpacked
 
 DEPTH = 4  # folders within folders that are looked into
-_DAMAGE = (OSError, EOFError, RuntimeError, ValueError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
+LARGEST = 2**32  # bytes of a file, packed and unpacked
+MOST_MEMBERS = 10**6  # of an archive
+_DAMAGE = (
+    OSError, EOFError, RuntimeError, ValueError, LookupError, ArithmeticError, AttributeError, struct.error, zlib.error,
+    lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError,
+)  # fmt: skip
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 IDX_BYTES = 8  # the idx type code of unsigned bytes, the only one these data sets use
 
@@ -54,9 +66,10 @@ class Place:
     def read(self) -> RawFile:
         """What is in it, unpacked."""
         try:
-            data = self.path.read_bytes() if self.member is None else _member(self.path, self.member)
+            data = read_bytes(self.path, LARGEST) if self.member is None else _member(self.path, self.member)
             if (self.member or self.path.name).endswith(".gz"):
-                data = gzip.decompress(data)
+                with gzip.open(io.BytesIO(data)) as packed:
+                    data = unpacked(packed, LARGEST)
         except _DAMAGE as error:
             raise UserError(f"{self} is damaged or cannot be read ({first_line(error)}); fetch it again") from None
         return RawFile(self.name, str(self), data)
@@ -142,10 +155,11 @@ def _files(directory: Path) -> Iterator[Path]:
                     raise UserError(f"{folder} cannot be read ({error.strerror})") from None
                 continue
             for entry in entries:
-                if entry.is_dir():
-                    below.append(Path(entry.path))
-                else:
-                    yield Path(entry.path)
+                with suppress(OSError):  # of links in a circle
+                    if entry.is_dir():
+                        below.append(Path(entry.path))
+                    elif entry.is_file():  # no pipe or device, which may never end
+                        yield Path(entry.path)
         level = below
 
 
@@ -155,19 +169,19 @@ def _members(path: Path) -> list[str]:
             with zipfile.ZipFile(path) as archive:
                 return archive.namelist()
         with tarfile.open(path) as tar:
-            return [member.name for member in tar if member.isfile()]
+            return [member.name for member in islice(tar, MOST_MEMBERS) if member.isfile()]
     except _DAMAGE as error:
         raise UserError(f"{path} is damaged or cannot be read ({first_line(error)}); fetch it again") from None
 
 
 def _member(path: Path, member: str) -> bytes:
     if path.name.endswith(".zip"):
-        with zipfile.ZipFile(path) as archive:
-            return archive.read(member)
+        with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+            return unpacked(file, LARGEST)
     with tarfile.open(path) as tar:
-        file = tar.extractfile(member)
-        assert file is not None
-        return file.read()
+        found = tar.extractfile(member)
+        assert found is not None
+        return unpacked(found, LARGEST)
 
 
 def read_idx(file: RawFile, dimensions: int) -> NDArray[np.uint8]:
@@ -177,7 +191,7 @@ def read_idx(file: RawFile, dimensions: int) -> NDArray[np.uint8]:
     if len(data) < header or data[:4] != bytes([0, 0, IDX_BYTES, dimensions]):
         raise UserError(f"{file.where} is no idx file of {dimensions} dimension(s): wrong magic number")
     shape = tuple(int(size) for size in np.frombuffer(data, ">u4", dimensions, 4))
-    expected = header + int(np.prod(shape, dtype=np.int64))
+    expected = header + math.prod(shape)
     if len(data) != expected:
         sizes = " × ".join(map(str, shape))
         raise UserError(f"{file.where} should have {expected:,} bytes for {sizes} values, but has {len(data):,}")

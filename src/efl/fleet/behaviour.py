@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.errors import UserError
+from efl.settings import LARGEST
 
 StepsDistribution = Callable[[np.random.Generator, int], int]
 
@@ -26,7 +27,7 @@ def steps_distribution(spec: str | StepsDistribution) -> StepsDistribution:
     kind, _, argument = str(spec).partition(":")
     try:
         numbers = [float(part) for part in argument.split(",")] if argument else []
-        if not all(np.isfinite(numbers)):
+        if not all(abs(number) <= LARGEST for number in numbers):
             raise ValueError
         if kind == "uniform" and not numbers:
             return lambda rng, local_steps: int(rng.integers(local_steps))

@@ -12,9 +12,10 @@ from pydantic import Field
 
 from efl.errors import UserError
 from efl.rng import Purpose, stream
+from efl.settings import MOST, Count
 
-Round = Annotated[int, Field(ge=1)]
-Who = Annotated[int, Field(ge=1)] | Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+Round = Count
+Who = Count | Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(min_length=1)]
 Event = tuple[Round, Who] | tuple[Round, Round, Who]
 
 NO_DEPARTURE = np.iinfo(np.int64).max

@@ -15,10 +15,11 @@ from efl.fleet.calendar import Calendar, Event
 from efl.fleet.clock import Clock
 from efl.fleet.traces import EXAMPLES, find_trace, read_trace
 from efl.rng import Purpose, stream
-from efl.settings import Positive, Probability, Settings
+from efl.settings import MOST, Positive, Probability, Settings
 
 PerClient = Probability | Annotated[tuple[Probability, ...], Field(min_length=1)]
-Inactivity = PerClient | Annotated[tuple[tuple[Annotated[int, Field(ge=0)], PerClient], ...], Field(min_length=1)]
+Since = Annotated[int, Field(ge=0, le=MOST)]
+Inactivity = PerClient | Annotated[tuple[tuple[Since, PerClient], ...], Field(min_length=1)]
 
 # Of a choice between types, the first complaint says little; these say what can be written.
 EVENTS = "write [[round, who], …] or [[first, last, who], …], rounds from 1 on, who a number or a list of clients"

@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from efl.errors import UserError
+from efl.reading import DamagedError, parse_json, read_text
 
+EARLIEST, LATEST = 1e-3, 1e10  # seconds; a period is no shorter, and no time is later
+SLOWEST, FASTEST = 1e-12, 1e15  # steps or bytes per second
+INTERVALS = re.compile(r'"intervals"\s*:\s*\[')
 COLUMNS = ("client", "start", "stop", "steps_per_second", "down_bytes_per_second", "up_bytes_per_second")
 
 
@@ -30,9 +35,12 @@ class Interval:
 
 def read_intervals(path: Path) -> tuple[list[Interval], float]:
     """All intervals of a file in its order, and its period (infinity: none)."""
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_text(path)
     rows, period = _json_rows(path, text) if path.suffix == ".json" else _csv_rows(path, text)
-    intervals = [_checked(f"{path}:{line}", line, row, period) for line, row in rows]
+    try:
+        intervals = [_checked(f"{path}:{line}", line, row, period) for line, row in rows]
+    except csv.Error as error:
+        raise UserError(f"{path}: not valid CSV: {error}") from None
     if not intervals:
         raise UserError(f"{path}: empty; a trace needs at least one interval")
     return intervals, period
@@ -50,7 +58,10 @@ def _csv_rows(path: Path, text: str) -> tuple[Iterator[tuple[int, Mapping[str, A
     if skipped == len(lines):
         raise UserError(f"{path}: empty; a trace needs at least one interval")
     reader = csv.reader(lines[skipped:])
-    header = [name.strip() for name in next(reader)]
+    try:
+        header = [name.strip() for name in next(reader)]
+    except csv.Error as error:
+        raise UserError(f"{path}:{skipped + 1}: not valid CSV: {error}") from None
     _check_columns(f"{path}:{skipped + 1}", header)
 
     def rows() -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -68,9 +79,9 @@ def _csv_rows(path: Path, text: str) -> tuple[Iterator[tuple[int, Mapping[str, A
 def _json_rows(path: Path, text: str) -> tuple[Iterator[tuple[int, Mapping[str, Any]]], float]:
     """The objects of "intervals", found one by one, so that each has a line."""
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+        document = parse_json(text, finite=True)
+    except DamagedError as error:
+        raise UserError(f"{path}:{error.line or 1}: {error.why}") from None
     if not isinstance(document, dict) or not isinstance(document.get("intervals"), list):
         raise UserError(f'{path}:1: write {{"intervals": [{{"client": 0, …}}, …]}}')
     if unknown := set(document) - {"intervals", "period"}:
@@ -78,7 +89,10 @@ def _json_rows(path: Path, text: str) -> tuple[Iterator[tuple[int, Mapping[str, 
     period = _period(f"{path}:1", document["period"]) if "period" in document else math.inf
 
     def rows() -> Iterator[tuple[int, Mapping[str, Any]]]:
-        decoder, position = json.JSONDecoder(), text.index("[", text.index('"intervals"')) + 1
+        found = INTERVALS.search(text)
+        if found is None:
+            raise UserError(f'{path}:1: write "intervals" without escapes')
+        decoder, position = json.JSONDecoder(), found.end()
         for _ in document["intervals"]:
             while text[position] in ", \t\r\n":
                 position += 1
@@ -107,13 +121,17 @@ def _check_columns(where: str, names: list[str]) -> None:
 def _checked(where: str, line: int, row: Mapping[str, Any], period: float) -> Interval:
     client = _number(where, "client", row["client"])
     if client < 0 or client != int(client):
-        raise UserError(f"{where}: client: should be a whole number from 0 on, got {row['client']}")
+        raise UserError(f"{where}: client: should be a whole number from 0 on, got {row['client']!s:.40}")
     start = _number(where, "start", row["start"])
     stop = math.inf if row.get("stop") in (None, "") else _number(where, "stop", row["stop"])
     speeds = [_number(where, name, row[name]) for name in COLUMNS[3:]]
     for name, speed in zip(COLUMNS[3:], speeds, strict=True):
         if speed <= 0:
-            raise UserError(f"{where}: {name}: should be above 0, got {row[name]}")
+            raise UserError(f"{where}: {name}: should be above 0, got {row[name]!s:.40}")
+        if not SLOWEST <= speed <= FASTEST:
+            raise UserError(f"{where}: {name}: should be between {SLOWEST:g} and {FASTEST:g}, got {row[name]!s:.40}")
+    if start > LATEST or LATEST < stop < math.inf:
+        raise UserError(f"{where}: times should be at most {LATEST:g} seconds, got {start:g} to {stop:g}")
     if start < 0:
         raise UserError(f"{where}: start: should not be below 0, got {start:g}")
     if stop <= start:
@@ -126,10 +144,10 @@ def _checked(where: str, line: int, row: Mapping[str, Any], period: float) -> In
 def _number(where: str, name: str, value: Any) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{where}: {name}: should be a finite number, got {value!r}")
+        raise UserError(f"{where}: {name}: should be a finite number, got {value!r:.40}")
     return number
 
 
@@ -137,4 +155,6 @@ def _period(where: str, value: Any) -> float:
     period = _number(where, "period", value.strip() if isinstance(value, str) else value)
     if period <= 0:
         raise UserError(f"{where}: period: should be above 0, got {period:g}")
+    if not EARLIEST <= period <= LATEST:
+        raise UserError(f"{where}: period: should be between {EARLIEST:g} and {LATEST:g} seconds, got {period:g}")
     return period

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from efl.errors import UserError
 from efl.fleet.intervals import Interval, read_intervals
+from efl.reading import DamagedError
 from efl.storage import checksum
 
 Array = NDArray[np.float64]
@@ -105,7 +106,7 @@ def read_trace(path: Path, clients: int) -> Trace:
     """A trace for so many clients; `UserError` names the file and line of the first thing wrong."""
     try:
         return _read(path, os.stat(path).st_mtime_ns, clients)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, DamagedError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
         known = ", ".join(sorted(example.stem for example in EXAMPLES.glob("*.csv")))
         raise UserError(f"{path}: {reason}; give the path of a trace, or an example's name: {known}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from efl.flower.config import MakeModel, experiment_of, fleet_of
 from efl.flower.mailbox import Log, Mailbox
 from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
+from efl.reading import DamagedError, read_text, readable
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.loop import Observer, Run
@@ -40,6 +42,7 @@ from efl.track.trackers import trackers
 from efl.wire import NO_MODEL
 from efl.wire import Context as CodingContext
 
+LONGEST_NAME = 64
 PREDECESSOR = 60.0  # seconds in which a server whose SuperLink died has noticed it and is gone
 
 
@@ -108,9 +111,13 @@ def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDire
 
 def run_name(path: Path) -> str:
     """The name of the run, by which clients know it too; it stays the same when the server is restarted."""
-    if not path.exists():
+    if not os.path.lexists(path):
         write_atomically(path, secrets.token_hex(8).encode())
-    return path.read_text()
+    with readable(path, "delete it to go on under a new name; clients then begin without what they kept"):
+        name = read_text(path).strip()
+        if not (name.isascii() and name.isalnum() and len(name) <= LONGEST_NAME):
+            raise DamagedError(f"{name!r:.40} is not the name of a run")
+        return name
 
 
 @dataclass(frozen=True, eq=False)

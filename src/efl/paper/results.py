@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from efl.config import Experiment, parse
 from efl.errors import UserError
+from efl.reading import parse_json, read_text, readable
 from efl.runs.directory import Record, RunDirectory
 from efl.runs.records import with_aliases
 from efl.track.text import mean_and_deviation
@@ -40,12 +42,16 @@ class Results:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: dict[Cell, Record] = {}
-        for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        text = ""
+        if os.path.lexists(path):
+            with readable(path):
+                text = read_text(path)
+        for number, line in enumerate(text.splitlines(), 1):
             try:
-                record = json.loads(line.replace(" clients a round", " clients per round"))  # the first edition's words
+                record = parse_json(line.replace(" clients a round", " clients per round"))  # the first edition's words
                 record["curve"] = [with_aliases(point) for point in record["curve"]]
                 self.lines[Cell(**record["cell"])] = record
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise UserError(f"{path}:{number}: not a result; delete the line to make that run again") from None
 
     def add(self, cell: Cell, experiment: Experiment, directory: RunDirectory, summary: Record) -> None:

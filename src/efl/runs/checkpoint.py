@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors import SafetensorError
-
 from efl.client.state_store import CHECKPOINTS_KEPT
 from efl.errors import UserError, first_line
+from efl.reading import QUOTED
 from efl.runs.checkpoint_format_4 import from_format_4
+from efl.runs.settings_compared import refuse_other_settings
 from efl.storage import read_state, write_state
 
 
@@ -54,11 +54,13 @@ class Progress:
     unfinished: dict[str, Any] | None = None
 
 
-def save_checkpoint(directory: Path, progress: Progress, server: Stateful, transport: Checkpointed) -> None:
-    """Save how far a run is, and the state it is in; delete all but the newest checkpoints."""
+def save_checkpoint(
+    directory: Path, progress: Progress, server: Stateful, transport: Checkpointed, settings: Mapping[str, Any]
+) -> None:
+    """Save how far a run is, the state it is in and its settings; delete all but the newest checkpoints."""
     rounds, left = progress.rounds, [] if progress.unfinished is None else [progress.unfinished]
     state = {"rounds": rounds, "server": server.state_dict(), "transport": transport.state_dict()}
-    state |= {"stopped": progress.stopped, "unfinished": left}
+    state |= {"stopped": progress.stopped, "unfinished": left, "settings": [settings]}
     write_state(directory / f"round-{rounds:06d}.safetensors", state)
     for old in list_checkpoints(directory)[:-CHECKPOINTS_KEPT]:
         old.unlink()
@@ -70,19 +72,20 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("round-*.safetensors"))
 
 
-def load_checkpoint(directory: Path, server: Stateful, transport: Stateful) -> Progress:
-    """Restore the newest state, if there is one; how far the run is."""
+def load_checkpoint(directory: Path, server: Stateful, transport: Stateful, settings: Mapping[str, Any]) -> Progress:
+    """Restore the newest state, if there is one; how far the run is. `UserError` if it was with other settings."""
     files = list_checkpoints(directory)
     if not files:
         return Progress()
     path = files[-1]
     try:
         state = read_state(path, {4: from_format_4})
+        refuse_other_settings(state.get("settings", []), settings)
         server.load_state_dict(state["server"])
         transport.load_state_dict(state["transport"])
         return Progress(int(state["rounds"]), state.get("stopped"), *state.get("unfinished", []))
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         before = f"from {files[-2].name}" if len(files) > 1 else "from the first round"
-        raise UserError(f"{path}: damaged ({first_line(error)}); delete it to resume {before}") from None
+        raise UserError(f"{path}: damaged ({first_line(error)[:QUOTED]}); delete it to resume {before}") from None

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from efl.config import Experiment, parse
 from efl.errors import UserError
-from efl.runs.records import with_aliases
+from efl.reading import DamagedError, parse_json, read_bytes, read_text, readable
+from efl.runs.records import check_record, check_summary, with_aliases
 from efl.settings import read_toml
 from efl.storage import PART, write_atomically
 
 Record = dict[str, Any]
 LOOK_AGAIN = 0.2  # seconds, while another process has the run
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)  # what drives without locks say
+LARGEST_METRICS = 2**32  # bytes
 
 
 class RunDirectory:
@@ -30,6 +34,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoint"
         self.state = self.checkpoints / "clients.rows"
         self.model = path / "model.safetensors"
+        self.lock = path / "lock"  # nobody writes or replaces it: who has it open and locked has the run
         self.name = path / "run-id"  # by which clients on other machines know the run, and keep what they have of it
 
     @classmethod
@@ -66,16 +71,21 @@ class RunDirectory:
     def in_use(self, patience: float = 0.0) -> Iterator[None]:
         """Within, the run is ours; `UserError` if another process works on it, and does so for ``patience`` seconds.
 
-        The system lets go of the lock when the process ends, however it ends. Not all network drives have locks; there
-        nobody is held up.
+        The system lets go of the lock when the process ends, however it ends; worker processes do not inherit it. Not
+        all network drives have locks; there nobody is held up.
         """
-        with open(self.config, "rb+") as file:
-            end = time.monotonic() + patience
-            while not _locked(file):
-                if time.monotonic() >= end:
-                    raise UserError(f"{self.path}: another process is at work on this run; let it finish, or stop it")
-                time.sleep(LOOK_AGAIN)
+        lock = FileLock(self.lock, timeout=patience, poll_interval=LOOK_AGAIN, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"{self.path}: another process is at work on this run; let it finish, or stop it") from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise UserError(f"{self.lock}: cannot be locked ({error.strerror})") from None
+        try:
             yield
+        finally:
+            lock.release()
 
     def experiment(self) -> Experiment:
         """The experiment the run was started with."""
@@ -83,34 +93,32 @@ class RunDirectory:
 
     def read_summary(self) -> Record | None:
         """The summary, once the run has ended."""
-        try:
-            summary: Record = json.loads(self.summary.read_text())
-        except FileNotFoundError:
+        if not os.path.lexists(self.summary):
             return None
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise UserError(f"{self.summary}: damaged; delete it and run: efl resume {self.path}") from None
-        return summary
+        with readable(self.summary, f"delete it and run: efl resume {self.path}"):
+            return check_summary(parse_json(read_text(self.summary)))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The last thing a run writes."""
         write_atomically(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
     def history(self, rounds: int | None = None) -> list[Record]:
-        """The metrics of the first ``rounds`` rounds (default: all), up to a line that a crash cut short."""
-        lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.exists() else []
+        """The metrics of the first ``rounds`` rounds (default: all, but for a last line that a crash cut short)."""
+        over = f"delete {self.path if self.name.exists() else self.checkpoints} to start the run over"
+        lines: list[bytes] = []
+        if os.path.lexists(self.metrics):
+            with readable(self.metrics, over):
+                lines = read_bytes(self.metrics, LARGEST_METRICS).splitlines()
         records: list[Record] = []
-        for line in lines:
+        for number, line in enumerate(lines[:rounds]):
             try:
-                records.append(with_aliases(json.loads(line)))
-            except json.JSONDecodeError:
+                records.append(with_aliases(check_record(parse_json(line), number)))
+            except DamagedError as error:
+                if rounds is None and number < len(lines) - 1:
+                    raise UserError(f"{self.metrics}:{number + 1}: damaged ({error}); {over}") from None
                 break
-        if rounds is not None:
-            records = records[:rounds]
-            if len(records) < rounds:
-                raise UserError(
-                    f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds; "
-                    f"delete {self.path if self.name.exists() else self.checkpoints} to start the run over"
-                )
+        if rounds is not None and len(records) < rounds:
+            raise UserError(f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds; {over}")
         return records
 
 
@@ -135,17 +143,6 @@ class MetricsFile:
     def close(self) -> None:
         """No more rounds."""
         self._file.close()
-
-
-def _locked(file: IO[bytes]) -> bool:
-    """Whether the file is ours now, or there are no locks here."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 def new_directory(name: str, parent: str | os.PathLike[str] = "runs") -> Path:

@@ -25,6 +25,7 @@ from efl.runs.evaluation import Evaluator
 from efl.runs.model_files import write_network
 from efl.runs.records import with_aliases
 from efl.runs.result import Result
+from efl.runs.settings_compared import settings_of
 from efl.runs.setup import LocalSetup, Setup
 from efl.runs.summary import reaches, summary_of
 from efl.server.records import RoundRecord
@@ -116,7 +117,7 @@ class Run:
         if self.directory is None:
             return
         where, transport = self.directory.checkpoints, self.coordinator.transport
-        progress = load_checkpoint(where, self.coordinator, transport)
+        progress = load_checkpoint(where, self.coordinator, transport, settings_of(self.setup))
         self.stopped, self._last = progress.stopped, progress.unfinished
         self.history = self.directory.history(progress.rounds - (self._last is not None))
         self._metrics = MetricsFile(self.directory.metrics, self.history)
@@ -158,7 +159,8 @@ class Run:
         if self._metrics is not None and self.directory is not None:
             self._metrics.sync()
             where, transport = self.directory.checkpoints, self.coordinator.transport
-            save_checkpoint(where, Progress(rounds, self.stopped, unfinished), self.coordinator, transport)
+            progress = Progress(rounds, self.stopped, unfinished)
+            save_checkpoint(where, progress, self.coordinator, transport, settings_of(self.setup))
 
     def _save_on_the_way_out(self) -> None:
         """Save the last round whatever ended the run, unless that was in the midst of another one.

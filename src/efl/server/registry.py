@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from efl.errors import UserError, WireError
+from efl.errors import WireError
 from efl.fleet import NO_DEPARTURE, Calendar
+from efl.server.registry_file import MOST_SAMPLES, read_book
 from efl.storage import write_atomically
 
 NAME = "client-"
@@ -71,7 +72,7 @@ class Registry:
         """A node says that it has this client, with so many training samples; `WireError` if it cannot be."""
         if not _is_count(client) or not 0 <= client < self.clients:
             raise WireError(f"node {node.id} says it is client {client!r:.40}; there are 0 … {self.clients - 1}")
-        if not _is_count(samples) or not 1 <= samples < 2**40:
+        if not _is_count(samples) or not 1 <= samples < MOST_SAMPLES:
             raise WireError(f"node {node.id} says client {client} has {samples!r:.40} samples")
         if node.place is not None and node.place != client:
             raise WireError(f"node {node.id} says it is client {client}, but was registered as {node.name}")
@@ -127,19 +128,14 @@ class Registry:
         write_atomically(self.path, (json.dumps({"round": self.opened, "clients": book}, indent=1) + "\n").encode())
 
     def _read(self, path: Path) -> None:
-        try:
-            book = json.loads(path.read_text())
-            self.opened = int(book["round"])
-            for number, entry in book["clients"].items():
-                client = int(number)
-                self.keys[client] = str(entry["key"])
-                self.named |= {client} if entry["named"] else set()
-                self.sizes[client], self.away[client] = entry["samples"], entry["away"]
-                self.calendar.arrives[client], self.calendar.departs[client] = entry["arrives"], entry["departs"]
-            members = self.calendar.members(self.opened)
-            self.missed = {client for client in self.keys if members[client] and self.away[client] == 0}
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError):
-            raise UserError(f"{path}: damaged; delete it, and the clients will be asked again who they are") from None
+        self.opened, entries = read_book(path, self.clients)
+        for client, entry in entries.items():
+            self.keys[client] = entry["key"]
+            self.named |= {client} if entry["named"] else set()
+            self.sizes[client], self.away[client] = entry["samples"], entry["away"]
+            self.calendar.arrives[client], self.calendar.departs[client] = entry["arrives"], entry["departs"]
+        members = self.calendar.members(self.opened)
+        self.missed = {client for client in self.keys if members[client] and self.away[client] == 0}
 
 
 def _is_count(value: Any) -> bool:

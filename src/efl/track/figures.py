@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from efl.errors import UserError
 from efl.runs.records import with_aliases
 from efl.wire.ledger import KINDS
 
@@ -116,6 +117,8 @@ def participation(history: Sequence[Record], clients: int, local_steps: int) -> 
     """Who took part when, from a run's records."""
     share = np.full((clients, len(history)), np.nan)
     dropped = np.zeros(share.shape, dtype=bool)
+    if (last := max((int(client) for record in history for client in record["clients"]), default=0)) >= clients:
+        raise UserError(f"metrics.jsonl: damaged, it has a client {last}, but there are {clients}")
     for column, record in enumerate(history):
         for client, steps in record["clients"].items():
             share[int(client), column] = steps / local_steps

@@ -18,6 +18,7 @@ from typing import Any
 from efl.config import TrackSection
 from efl.errors import UserError, first_line
 from efl.plugins import Registry
+from efl.reading import DamagedError, parse_json, read_text, readable
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
 from efl.runs.records import RENAMED
@@ -107,7 +108,12 @@ def settings(setup: Setup) -> dict[str, Any]:
 def tracker_run_id(directory: Path, tracker: str, make: Callable[[], str]) -> str:
     """A tracker's own name of the run in this directory, made when it is first needed."""
     path = directory / "trackers.json"
-    names: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    names: dict[str, str] = {}
+    if os.path.lexists(path):
+        with readable(path, "delete it, and the run goes on under a new name there"):
+            names = parse_json(read_text(path))
+            if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+                raise DamagedError("not a table of names")
     if tracker not in names:
         names[tracker] = make()
         write_atomically(path, json.dumps(names).encode())

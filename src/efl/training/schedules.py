@@ -1,9 +1,10 @@
 """Learning-rate schedules: η_τ from the η of the experiment and the rounds since training started, or restarted."""
 
 from collections.abc import Callable
-from math import cos, isfinite, pi
+from math import cos, pi
 
 from efl.errors import UserError
+from efl.settings import LARGEST, SMALLEST
 from efl.theory import learning_rate as theorem1
 
 Schedule = Callable[[float, int], float]
@@ -71,6 +72,6 @@ def _constants(spec: str, argument: str) -> tuple[float, float]:
         convexity, gamma = (float(part) for part in argument.split(","))
     except ValueError:
         convexity, gamma = 0.0, 0.0
-    if not (isfinite(convexity) and isfinite(gamma) and min(convexity, gamma) > 0):
+    if not SMALLEST <= min(convexity, gamma) <= max(convexity, gamma) <= LARGEST:  # NaN is not, either
         raise UserError(f"training.schedule: {spec!r} should be theorem1:MU,GAMMA with two numbers above 0")
     return convexity, gamma

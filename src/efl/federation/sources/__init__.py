@@ -23,6 +23,7 @@ from efl.federation.prepared import (
 )
 from efl.federation.published_files import MissingDataError
 from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
+from efl.reading import readable
 
 
 def find_source(dataset: str) -> DatasetSource:
@@ -73,7 +74,9 @@ def load(
     if source.make is not None:
         return source.make(request)
     assert source.load is not None
-    return source.load(request, obtain(dataset, request.directory).tensors)
+    prepared = obtain(dataset, request.directory)
+    with readable(location(request.directory, dataset), f"prepare it again: efl data prepare {dataset} --from DIR"):
+        return source.load(request, prepared.tensors)
 
 
 def prepare(

@@ -77,6 +77,8 @@ def load(request: DatasetRequest, tensors: Tensors) -> Federation:
 
 def _samples(x: Any, y: Any) -> Samples:
     """LEAF's lists of 784 numbers in [0, 1] as bytes, and their labels."""
+    if not all(isinstance(label, int) for label in y):
+        raise ValueError("labels must be whole numbers")
     labels = np.asarray(y, dtype=np.int64).reshape(-1)
     pixels = np.asarray(x, dtype=np.float64).reshape(len(labels), 28, 28)
     if len(labels) and not (pixels.min() >= 0 and pixels.max() <= 1):

@@ -6,7 +6,6 @@ put together again and cut into windows side by side. The network answers at eve
 et al. 2017.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from efl.federation.prepared import Prepared, Tensors
 from efl.federation.preprocessing import as_tokens
 from efl.federation.published_files import MissingDataError, RawFile, find_all
 from efl.federation.sources.registry import SOURCES, DatasetRequest, DatasetSource
+from efl.reading import QUOTED, parse_json
 from efl.rng import Purpose, stream
 
 WINDOW = 80
@@ -107,14 +107,14 @@ def _windows(characters: Tensor, starts: NDArray[np.int64], counts: NDArray[np.i
 def _json_lines(file: RawFile) -> Iterator[tuple[Role, str]]:
     for number, line in enumerate(file.data.splitlines(), start=1):
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             role = (str(entry["play"]), str(entry["role"]))
-            if isinstance(entry["speeches"], str):
+            if not isinstance(entry["speeches"], list):
                 raise TypeError("speeches must be a list")
             text = "\n".join(entry["speeches"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f'{file.where}, line {number}: expected {{"play": …, "role": …, "speeches": […]}} ({error!r})'
+                f'{file.where}, line {number}: expected {{"play": …, "role": …, "speeches": […]}} ({error!r:.{QUOTED}})'
             ) from None
         yield role, text
 

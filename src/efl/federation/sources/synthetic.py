@@ -18,6 +18,7 @@ from efl.rng import Purpose, stream
 
 FEATURES = 60
 CLASSES = 10
+MOST_APART = 1e6
 
 
 def load(request: DatasetRequest) -> Federation:
@@ -42,7 +43,7 @@ def load(request: DatasetRequest) -> Federation:
 def _parameters(dataset: str) -> tuple[float, float]:
     try:
         alpha, beta = (float(part) for part in dataset.removeprefix("synthetic:").split(","))
-        if not (0 <= alpha < np.inf and 0 <= beta < np.inf):
+        if not (0 <= alpha <= MOST_APART and 0 <= beta <= MOST_APART):
             raise ValueError
     except ValueError:
         raise UserError(
