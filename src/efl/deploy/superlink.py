@@ -79,7 +79,20 @@ class Server:
             security += ["--ssl-ca-certfile", str(made.authority), "--enable-supernode-auth"]
         place = ["--host", self.host, "--port", str(self.port), "--database", str(self.directory / "superlink.db")]
         self._start(SUPERLINK, "flower-superlink", *place, *security, "--disable-runtime-dependency-installation")
-        self._wait_for(SUPERLINK)
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Until the SuperLink listens; `UserError` if it does not, or ended."""
+        end = time.monotonic() + SLOW_START
+        while time.monotonic() < end:
+            process = self.processes.get(SUPERLINK)
+            if process is not None and process.poll() is not None:
+                break
+            with socket.socket() as probe:
+                if probe.connect_ex((LOOPBACK, self.port)) == 0:
+                    return
+            time.sleep(0.2)
+        raise UserError(f"{SUPERLINK} did not start; its log: {self.directory / f'{SUPERLINK}.log'}")
 
     def run_app(self, app: Path) -> Iterator[str]:
         """Run an app; the lines its server prints, until it ends."""
@@ -123,12 +136,14 @@ class Server:
             return "\n".join([*lines, "insecure = true", ""])
         return "\n".join([*lines, f'root-certificates = "{self.certificates.authority}"', ""])
 
-    def _start(self, name: str, command: str, *arguments: str, piped: bool = False) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, command: str, *arguments: str, piped: bool = False, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(scripts() / command), *arguments],
                 cwd=self.directory,
-                env=self.environment,
+                env=environment or self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else log,
                 stderr=subprocess.STDOUT,
@@ -137,17 +152,6 @@ class Server:
             )
         self.processes[name] = process
         return process
-
-    def _wait_for(self, name: str) -> None:
-        end = time.monotonic() + SLOW_START
-        while time.monotonic() < end:
-            if self.processes[name].poll() is not None:
-                break
-            with socket.socket() as probe:
-                if probe.connect_ex((LOOPBACK, self.port)) == 0:
-                    return
-            time.sleep(0.2)
-        raise UserError(f"{name} did not start; its log: {self.directory / f'{name}.log'}")
 
     def _command(self, command: str, *arguments: str) -> str:
         done = subprocess.run(

@@ -20,7 +20,7 @@ from efl.flower.config import experiment_of
 from efl.runs.directory import RunDirectory
 from efl.settings import read_toml
 
-LOOK_AGAIN = 1.0  # seconds between two looks at the processes
+LOOK_AGAIN = 1.0  # seconds between two checks of the processes
 LONGEST_PAUSE = 60.0  # seconds before something that keeps dying is started again; the first time it is one
 MOST_DEATHS = 20  # in a row without a round in between: then somebody has to look
 LAST_WORDS = 10.0  # seconds that a finished app has for what it still prints
