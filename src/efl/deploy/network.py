@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 from efl.deploy.certificates import make_certificates, make_node_key
@@ -19,11 +20,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# Flower's node, whose death is noticed after 20 seconds instead of a minute.
+# Flower's node, whose death the SuperLink notices after 20 seconds instead of a minute.
 NODE = """
-import flwr.common.constant
-flwr.common.constant.HEARTBEAT_DEFAULT_INTERVAL = 10
+from flwr.supercore import heartbeat
+from flwr.supernode import fleet_http_connection
 from flwr.supernode.cli import flower_supernode
+heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
 flower_supernode()
 """
 
@@ -61,9 +63,10 @@ class LocalNetwork(Server):
         environment, arguments = self._nodes[label]
         self._start(label, sys.executable, "-c", NODE, *arguments, environment=environment)
 
-    def revive(self) -> list[str]:
+    def revive(self, except_for: Container[str] = ()) -> list[str]:
         """Start the nodes again that have ended, as a service manager does; their names."""
-        ended = [label for label in self._nodes if label in self.processes and self.processes[label].poll() is not None]
+        known = {label: self.processes[label] for label in self._nodes if label in self.processes}
+        ended = [label for label, node in known.items() if node.poll() is not None and label not in except_for]
         for label in ended:
             self.kill(label)  # what it had started
             self._start_node(label)
