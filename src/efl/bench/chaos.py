@@ -122,9 +122,8 @@ class Chaos:
                 break
         for client in range(NODES):
             self.network.environment["EFL_HOSTILE"] = "yes" if client == HOSTILE else ""
-            settings = {"state-dir": str(self.full)} if client == FULL else {}
             self.network.register(client)
-            self.network.start_node(client, **settings)
+            self.network.start_node(client, state=self.full if client == FULL else None)
         turns = {client: time.monotonic() + self._random.uniform(*UP) for client in FLAPPING}
         away: set[int] = set()
         stopping = time.monotonic() + UP[1]
@@ -178,6 +177,8 @@ def _network() -> torch.nn.Module:
 def _accuracy(module: torch.nn.Module) -> float:
     """The mean over the honest clients, each on its own test data."""
     federation = load("digits", NODES, PARTITION, seed=int(TRAINING["seed"]))
+    assert isinstance(federation.x, torch.Tensor)
+    assert federation.inputs is not None
     found: list[float] = []
     module.eval()
     for client in range(NODES):

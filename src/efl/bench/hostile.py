@@ -20,7 +20,7 @@ Envelope = dict[str, Any]
 
 def install() -> None:
     """Let the clients of this process lie from now on."""
-    Node.train = _lying(Node.train)  # type: ignore[method-assign]
+    setattr(Node, "train", _lying(Node.train))  # noqa: B010  for mypy it is no attribute to change
 
 
 def _lying(train: Callable[[Node, Any], Any]) -> Callable[[Node, Any], Envelope]:

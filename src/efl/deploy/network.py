@@ -43,19 +43,20 @@ class LocalNetwork(Server):
         _, public = make_node_key(self.directory / "keys", name or f"{NAME}{client}")
         self._command("flwr", "supernode", "register", str(public), CONNECTION, "--name", f"{NAME}{client}")
 
-    def start_node(self, client: int, *, name: str | None = None, secure: bool = True, **settings: object) -> None:
+    def start_node(
+        self, client: int, *, name: str | None = None, secure: bool = True, state: Path | None = None
+    ) -> None:
         """A SuperNode that says it has this client; ``name`` is that of its key, if not the client's.
 
-        ``settings`` are added to what its app finds in its configuration.
+        ``state`` is where the client keeps its file, by default in this network's directory.
         """
         label = name or f"{NAME}{client}"
-        config = {"partition-id": client, "state-dir": str(self.directory / "clients"), **settings}
+        config = f"partition-id={client} state-dir='{state or self.directory / 'clients'}'"
         security = ["--insecure"]
         if self.certificates is not None and secure:
             security = ["--root-certificates", str(self.certificates.authority)]
             security += ["--auth-supernode-private-key", str(self.directory / "keys" / label)]
-        listed = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        place = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port()), "--node-config", listed]
+        place = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port()), "--node-config", config]
         self._nodes[label] = self.environment.copy(), [*place, *security]
         self._start_node(label)
 
