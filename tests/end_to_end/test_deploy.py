@@ -113,11 +113,11 @@ def kill_nodes(network, clients):
 
 def kill_server_app(network):
     """The process that has the run's coordinator, one of those the SuperLink started."""
-    group = network.processes[SUPERLINK].pid
+    network.note_children()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0")
-            if os.getpgid(int(folder.name)) == group and any(b"flwr-serverapp" in word for word in words[:2]):
+            if os.getpgid(int(folder.name)) in network.groups and any(b"flwr-serverapp" in word for word in words[:2]):
                 os.kill(int(folder.name), signal.SIGKILL)
                 return
         except (OSError, ProcessLookupError):

@@ -58,6 +58,7 @@ class Server:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.groups: set[int] = set()  # of processes that the SuperLink started
         home = self.directory / "flwr"
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.toml").write_text(self._connection())
@@ -107,19 +108,32 @@ class Server:
                     yield text[said + len("efl: ") :]
         process.wait()
 
+    def note_children(self) -> None:
+        """Remember what the SuperLink has started: the server's app is in a process group of its own."""
+        link = self.processes.get(SUPERLINK)
+        if link is not None:
+            self.groups |= _children(link.pid)
+
     def kill(self, name: str) -> None:
         """As a power cut would: the process, if it was started, and all that it started."""
         process = self.processes.pop(name, None)
-        if process is not None:
-            _signal(process, signal.SIGKILL)
-            process.wait()
+        if process is None:
+            return
+        if name == SUPERLINK:
+            self.groups |= _children(process.pid)
+        _signal(process.pid, signal.SIGKILL)
+        process.wait()
+        if name == SUPERLINK:
+            for group in self.groups:
+                _signal(group, signal.SIGKILL)
+            self.groups.clear()
 
     def stop(self) -> None:
         """Ask everything to stop, nodes first; what does not is killed."""
         running = list(reversed(self.processes.values()))
         self.processes.clear()
         for process in running:
-            _signal(process, signal.SIGTERM)
+            _signal(process.pid, signal.SIGTERM)
         end = time.monotonic() + SHUTDOWN
         try:
             for process in running:
@@ -127,7 +141,7 @@ class Server:
                     process.wait(max(0.1, end - time.monotonic()))
         finally:  # also if somebody is in a hurry
             for process in running:
-                _signal(process, signal.SIGKILL)
+                _signal(process.pid, signal.SIGKILL)
                 process.wait()
 
     def _connection(self) -> str:
@@ -182,7 +196,20 @@ def scripts() -> Path:
     return here
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To the process and all it started."""
+def _children(process: int) -> set[int]:
+    """The children of a process that lead a process group, where Linux lists them."""
+    listed: list[str] = []
+    for tasks in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            listed += tasks.read_text().split()
+    found: set[int] = set()
+    for child in map(int, listed):
+        with suppress(OSError):
+            found |= {child} if os.getpgid(child) == child else set()
+    return found
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    """To a process and all it started."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        os.killpg(group, number)

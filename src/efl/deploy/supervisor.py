@@ -51,6 +51,7 @@ class Supervisor:
         """Until the run is finished; its directory. Whoever calls stops the server's processes."""
         while not self.run.summary.exists():
             self._note_rounds()
+            self.server.note_children()
             link = self.server.processes.get(SUPERLINK)
             if link is None or link.poll() is not None:
                 if link is not None:
