@@ -11,7 +11,9 @@ pytest.importorskip("flwr")
 from flwr.app import Error, Message
 from grids import CONFIG, FakeGrid, on_one_machine, served
 
+from efl.bench import hostile
 from efl.client.state_file import DAMAGED
+from efl.flower.client import Node
 from efl.server.places import promise_place
 
 
@@ -298,3 +300,14 @@ def test_a_client_that_claims_too_many_samples_is_rejected(tmp_path, samples):
     (record,) = run.execute().history
     assert record["counted"] == [0, 2, 3]
     assert any(f"says client 1 has {samples} samples" in line for line in lines)
+
+
+def test_the_lies_of_the_chaos_bench_are_all_rejected(tmp_path, monkeypatch):
+    honest, lying = Node.train, hostile._lying(Node.train)
+    monkeypatch.setattr(Node, "train", lambda node, letter: (lying if node.client == 1 else honest)(node, letter))
+    run, _, _ = served(tmp_path, {"training.rounds": 7})
+    history = run.execute().history
+    assert [record["counted"] for record in history[2:]] == [[0, 2, 3]] * 5
+    assert history[1]["counted"] == [0, 1, 2, 3]  # the first reply to be sent again is that of its own round
+    reasons = [record["refused"][1] for record in history if "refused" in record]
+    assert len(set(reasons)) >= 4
