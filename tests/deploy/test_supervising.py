@@ -1,7 +1,9 @@
 """Supervision of a stand-in server: what dies is started again, what cannot live is reported."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -42,13 +44,11 @@ with run.in_use(5.0):
 
 
 class StandIn(Server):
-    """A server without Flower: the SuperLink sleeps, the app is `APP`, which dies so many times."""
-
-    link_lives = "600"
+    """A server without Flower: the SuperLink sleeps, the app is `APP`, which has so many lives."""
 
     def start_superlink(self):
         self.links = getattr(self, "links", 0) + 1
-        self._start(SUPERLINK, "python", "-c", f"import time; time.sleep({self.link_lives})")
+        self._start(SUPERLINK, "python", "-c", "import time; time.sleep(600)")
 
     def run_app(self, app):
         run = RunDirectory(self.directory / "run")
@@ -85,12 +85,18 @@ def test_an_app_that_is_killed_is_started_again_until_it_is_done(tmp_path, quick
 
 def test_a_superlink_that_dies_is_started_again_and_the_app_with_it(tmp_path, quick):
     server, app = stand_in(tmp_path, lives=2)
-    server.link_lives = "1.5"
     lines = []
+
+    def say(line):
+        lines.append(line)
+        if line == "round 1":
+            os.kill(server.processes[SUPERLINK].pid, signal.SIGKILL)
+
     with server:
-        Supervisor(server, app, lines.append).serve()
-    assert any("died" in line for line in lines)
-    assert (tmp_path / "state" / "run" / "summary.json").exists()
+        Supervisor(server, app, say).serve()
+    assert server.links == 2
+    assert sum(line.startswith("the SuperLink died and is started again") for line in lines) == 1
+    assert "round 2" in lines
 
 
 def test_without_supervision_a_death_is_an_error(tmp_path, quick):

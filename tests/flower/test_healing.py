@@ -45,8 +45,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["efl", "scaffold"])
-@pytest.mark.parametrize("case", DAMAGE)
+@pytest.mark.parametrize(("case", "algorithm"), [*((case, "efl") for case in DAMAGE), ("cut", "scaffold")])
 def test_a_client_whose_file_is_damaged_asks_for_the_model_and_goes_on(tmp_path, case, algorithm, caplog):
     run, grid, _ = served(tmp_path, {"training.rounds": 4, "algorithm.name": algorithm})
     damaged = []
