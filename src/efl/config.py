@@ -91,6 +91,7 @@ class EngineSection(Section):
     rows: Literal["auto"] | Count = "auto"
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
     compile: bool = True
+    worker_timeout: Literal["auto"] | Positive = "auto"
 
 
 class TrackSection(Section):
@@ -113,8 +114,13 @@ class NetworkSection(Section):
         works for no longer than the difference, and sends what it has.
     wait_for
         How many clients must have come before the first round; as many as are asked in a round by default.
-    patience
-        The rounds after which a client that cannot be reached has departed.
+    start_timeout
+        The seconds after which the first round begins with fewer, if somebody is there.
+    patience, rejoin
+        The rounds after which a client that cannot be reached has departed; the seconds, up to the deadline, that a
+        round waits for one that has just gone, to ask it again.
+    share_cap
+        As how many times the median's samples a client counts at most, whatever it says it has.
     norm_bound
         How many times the norm of the model (or 1, if that is more) an update may have; larger ones are refused. Other
         parts of a reply have bounds that follow from it (docs/security.md).
@@ -124,7 +130,10 @@ class NetworkSection(Section):
     deadline: Annotated[Seconds, Field(gt=0)] = 120.0
     margin: Seconds = 15.0
     wait_for: Literal["auto"] | Count = "auto"
+    start_timeout: NonNegative = 600.0
     patience: Count = 3
+    rejoin: NonNegative = 30.0
+    share_cap: Annotated[float, Field(ge=1)] = 10.0
     norm_bound: Positive = 10.0
 
 

@@ -29,6 +29,20 @@ def end_with_parent() -> None:
         _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+@contextmanager
+def terminates_by_interrupt() -> Iterator[None]:
+    """Within, being asked to end (SIGTERM) is as Ctrl-C, so that what was started is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def processors() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

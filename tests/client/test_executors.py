@@ -118,3 +118,56 @@ def test_a_cuda_device_comes_to_the_same_model_but_for_rounding(digits, model, a
     there = run_of(digits, 1, algorithm, model, device="cuda", rounds=3).execute()
     for ours, theirs in zip(here.model.parameters(), there.model.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-3)
+
+
+def test_a_stopped_worker_is_replaced_after_a_time_and_the_model_is_the_same(digits, caplog):
+    expected = comparable(run_of(digits, 1).execute())
+    run = run_of(digits, 2)
+    run.coordinator.transport.host.worker_timeout = 0.5
+    executor = run.coordinator.transport.host.executor
+    os.kill(executor.processes[1].process.pid, signal.SIGSTOP)
+    assert comparable(run.execute()) == expected
+    assert executor.deaths >= 1
+    assert "hangs, or is stopped" in caplog.text
+
+
+def large(worker, job):
+    return len(job)
+
+
+def test_a_worker_that_does_not_take_a_long_job_is_replaced(digits):
+    """What does not fit into the pipe would otherwise block the process that sends it."""
+    run = run_of(digits, 2)
+    executor = ProcessExecutor(run.coordinator.transport.host.worker, 2, timeout=0.5)
+    try:
+        os.kill(executor.processes[0].process.pid, signal.SIGSTOP)
+        assert list(executor.map(large, [b"x" * 10**7] * 4)) == [10**7] * 4
+    finally:
+        executor.close()
+    assert executor.deaths >= 1
+
+
+def test_a_job_may_take_twenty_times_as_long_as_the_longest_before_and_at_least_a_minute(digits):
+    executor = ProcessExecutor(run_of(digits, 2).coordinator.transport.host.worker, 2)
+    try:
+        assert executor.limit == 600.0
+        executor.longest = 1.0
+        assert executor.limit == 60.0
+        executor.longest = 30.0
+        assert executor.limit == 600.0
+    finally:
+        executor.close()
+
+
+def slow(worker, number):
+    time.sleep(1.0)
+    return number
+
+
+def test_a_time_out_that_is_too_short_costs_time_but_ends(digits):
+    executor = ProcessExecutor(run_of(digits, 2).coordinator.transport.host.worker, 2, timeout=0.3)
+    try:
+        assert list(executor.map(slow, [0, 1])) == [0, 1]
+    finally:
+        executor.close()
+    assert executor.deaths >= 2

@@ -151,3 +151,28 @@ def test_somebody_always_stays():
     membership = members(Threshold(0.1))
     ask(membership, range(50), silent={0, 1, 2, 3})
     assert membership.present(50).sum() == 1
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_neither_coming_back_nor_leaving_again_restarts_the_rate(drop):
+    membership = members(departures=[(7, (1,))], drop=drop)
+    membership.begin(7)
+    restarted = int(membership.restarted[0])
+    assert restarted == (7 if drop else 0)
+    membership.calendar.departs[1] = NO_DEPARTURE
+    (change,) = membership.begin(9)
+    assert (change.what, change.clients) == ("returned", [1])
+    assert membership.objective(9).all()
+    membership.calendar.departs[1] = 11
+    (change,) = membership.begin(11)
+    assert change.what == "departed"
+    assert membership.restarted[0] == restarted
+
+
+def test_who_left_is_known_after_a_resume_and_older_checkpoints_are_read():
+    membership, again, old = (members(departures=[(7, (1,))]) for _ in range(3))
+    membership.begin(7)
+    again.load_state_dict(membership.state_dict())
+    assert again.left.tolist() == [0, 1, 0, 0]
+    old.load_state_dict({name: value for name, value in membership.state_dict().items() if name != "left"})
+    assert old.left.tolist() == [0, 0, 0, 0]

@@ -134,3 +134,17 @@ def flower(
     from efl.bench.flower import measure
 
     say(str(measure(nodes, rounds)))
+
+
+@app.command()
+def chaos(
+    rounds: Annotated[int, typer.Option(min=1)] = 30,
+    deadline: Annotated[float, typer.Option(min=5.0, help="Seconds a round lasts at most.")] = 30.0,
+) -> None:
+    """A network of ten nodes: three come and go, one is stopped, one lies, the disk of one is full."""
+    from efl.bench.chaos import measure
+
+    outcome = measure(rounds, deadline, say)
+    say(str(outcome))
+    if not outcome.passed:
+        raise typer.Exit(1)

@@ -2,8 +2,8 @@
 
 Worker processes are forked, so data and network are shared, not copied; the model of the round and all replies go
 through shared memory, and only small things through pipes. Jobs are scheduled longest first, and one job is queued per
-worker while there are many. A worker that dies is replaced and its jobs run again: a job changes nothing but a slot
-nobody else uses, so the result is the same.
+worker while there are many. A worker that dies, or that is at its job for much longer than any job took before, is
+replaced and its jobs run again: a job changes nothing but a slot nobody else uses, so the result is the same.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, cycle, repeat
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,12 +33,16 @@ from efl.processes import set_up_worker
 
 J = TypeVar("J")
 T = TypeVar("T")
+Timeout = float | Literal["auto"]
 log = logging.getLogger("efl")
 
 MAX_DEATHS = 100  # of worker processes; whatever kills more is no accident
 RESULT_BYTES = 16  # of shared memory per parameter for a job's results; what does not fit goes through the pipe
 LEAST_RESULT_BYTES = 2**24
 QUEUED = 2  # jobs a worker may have; as many results find room
+LEAST_TIMEOUT = 60.0  # seconds that any job may take
+FIRST_TIMEOUT = 600.0  # as long as none has been finished
+TIMES_LONGEST = 20.0  # the longest job so far, as which one may take at most
 
 
 class Executor(Protocol):
@@ -80,9 +87,9 @@ class SerialExecutor:
 
 
 class ProcessExecutor:
-    """Runs jobs in several processes."""
+    """Runs jobs in several processes; ``timeout`` is how many seconds a job may take, by default from those before."""
 
-    def __init__(self, worker: Worker, size: int) -> None:
+    def __init__(self, worker: Worker, size: int, timeout: Timeout = "auto") -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise UserError("engine.workers: this system cannot share data with worker processes; use 1")
         self.worker, self.size = worker, size
@@ -90,6 +97,7 @@ class ProcessExecutor:
             torch.Tensor.share_memory_(shared)  # type: ignore[no-untyped-call]
         self._memory = max(LEAST_RESULT_BYTES, RESULT_BYTES * len(worker.w))
         self.deaths = 0
+        self.timeout, self.longest, self.patience = timeout, 0.0, 1.0
         self.processes = [_Process(worker, self._memory) for _ in range(size)]
 
     def set_model(self, w: Tensor, buffers: Tensor) -> None:
@@ -103,21 +111,43 @@ class ProcessExecutor:
         waiting = deque(range(len(jobs)))
         while len(results) < len(jobs):
             while waiting and (process := self._free(len(waiting))) is not None:
-                if process.give(waiting[0], function, jobs[waiting[0]]):
+                if process.give(waiting[0], function, jobs[waiting[0]], self.limit):
                     waiting.popleft()
                 else:
                     self._replace(process, waiting)
-            busy = {process.pipe: process for process in self.processes if process.jobs}
-            for process in [busy[pipe] for pipe in wait(list(busy)) if isinstance(pipe, Connection)]:
+            for process in self._done(waiting):
                 try:
                     number, succeeded, result = process.take()
                 except (EOFError, OSError):
                     self._replace(process, waiting)
                     continue
+                self.longest, self.patience = max(self.longest, process.last_seconds), 1.0
                 if not succeeded:
                     raise result
                 results[number] = result
         return [results[number] for number in range(len(jobs))]
+
+    @property
+    def limit(self) -> float:
+        """How many seconds a job may take now: more after each worker that was replaced for it in a row."""
+        if self.timeout != "auto":
+            return self.timeout * self.patience
+        usual = max(LEAST_TIMEOUT, TIMES_LONGEST * self.longest)
+        return self.patience * (usual if self.longest else max(FIRST_TIMEOUT, usual))
+
+    def _done(self, waiting: deque[int]) -> list[_Process]:
+        """The processes that have a result, once some have; those that take too long for theirs are replaced."""
+        busy = {process.pipe: process for process in self.processes if process.jobs}
+        if not busy:
+            return []
+        left = min(process.since for process in busy.values()) + self.limit - time.monotonic()
+        ready = [busy[pipe] for pipe in wait(list(busy), max(0.0, left)) if isinstance(pipe, Connection)]
+        limit, now = self.limit, time.monotonic()
+        for process in [process for process in busy.values() if process not in ready and now - process.since > limit]:
+            log.warning("a worker process has been at one job for %.0f s: it hangs, or is stopped", now - process.since)
+            self._replace(process, waiting)
+            self.patience = 2 * self.patience
+        return ready
 
     def _free(self, waiting: int) -> _Process | None:
         """The process to have the next job; None if it should wait for whichever is done first."""
@@ -127,7 +157,7 @@ class ProcessExecutor:
     def _replace(self, process: _Process, waiting: deque[int]) -> None:
         """Start another process in place of one that died; its jobs are the next."""
         code = process.stop()
-        log.warning("a worker process died (exit code %s); its jobs run again", code)
+        log.warning("a worker process was replaced (exit code %s); its jobs run again", code)
         waiting.extendleft(reversed(process.jobs))
         self.processes[self.processes.index(process)] = _Process(self.worker, self._memory)
         self.deaths += 1
@@ -146,6 +176,7 @@ class _Process:
     def __init__(self, worker: Worker, memory: int) -> None:
         context = multiprocessing.get_context("fork")
         self.jobs: deque[int] = deque()
+        self.since = self.last_seconds = 0.0  # when its job began, about; how long the one before took
         self.memory = [mmap.mmap(-1, memory) for _ in range(QUEUED)]
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
@@ -154,12 +185,15 @@ class _Process:
         self.process.start()
         theirs.close()
 
-    def give(self, number: int, function: Callable[[Worker, J], T], job: J) -> bool:
-        """Send a job; False if the process is gone."""
+    def give(self, number: int, function: Callable[[Worker, J], T], job: J, limit: float) -> bool:
+        """Send a job; False if the process is gone, or does not take it for ``limit`` seconds."""
+        _limit_waiting(self.pipe, limit)
         try:
             self.pipe.send((function, job))
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, BlockingIOError):
             return False
+        if not self.jobs:
+            self.since = time.monotonic()
         self.jobs.append(number)
         return True
 
@@ -169,6 +203,8 @@ class _Process:
         `EOFError` or `OSError` if the process is gone.
         """
         succeeded, head, sizes = self.pipe.recv()
+        now = time.monotonic()
+        self.last_seconds, self.since = now - self.since, now
         ends = accumulate(sizes)
         self.memory.append(self.memory.pop(0))
         left = [self.memory[-1][end - size : end] for end, size in zip(ends, sizes, strict=True)]  # copies
@@ -182,6 +218,18 @@ class _Process:
         for memory in self.memory:
             memory.close()
         return self.process.exitcode
+
+
+def _limit_waiting(pipe: Connection, seconds: float) -> None:
+    """From now on the system gives up sending and receiving through the pipe, a socket, after so many seconds.
+
+    A process that is stopped in the middle of a long message would otherwise block the one at the other end.
+    """
+    microseconds = max(1, int(min(seconds, 10**6) * 10**6))  # zero would be no limit
+    limit = struct.pack("ll", *divmod(microseconds, 10**6))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def _run_jobs(worker: Worker, pipe: Connection, parents: Connection, memories: Sequence[mmap.mmap]) -> None:

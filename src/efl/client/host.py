@@ -19,7 +19,7 @@ from torch import Tensor
 from efl.algorithms.base import Algorithm, RoundSettings
 from efl.algorithms.pipeline import client_state
 from efl.client.evaluation import EvaluateRequests, Metrics, Personalisation
-from efl.client.executors import Executor, ProcessExecutor, SerialExecutor
+from efl.client.executors import Executor, ProcessExecutor, SerialExecutor, Timeout
 from efl.client.model_copy import ModelCopy
 from efl.client.state_store import LastUpload, Slot, StateStore
 from efl.client.worker import Broadcast, ClientJob, TrainJob, Worker
@@ -39,15 +39,23 @@ class ClientHost:
         trainer: The model and the clients' data.
         workers: Processes to train in; 1 for this one alone.
         state: The file for the clients' rows; by default a temporary one.
+        worker_timeout: Seconds after which a worker process that does not finish its job is replaced.
     """
 
-    def __init__(self, algorithm: Algorithm, trainer: Trainer, workers: int = 1, state: Path | None = None) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        trainer: Trainer,
+        workers: int = 1,
+        state: Path | None = None,
+        worker_timeout: Timeout = "auto",
+    ) -> None:
         self.algorithm, self.trainer = algorithm, trainer
         self.store = StateStore(client_state(algorithm, trainer.model.n, len(trainer.model.personal)), state)
         self.worker = Worker(algorithm, trainer, self.store.file)
         self.limits = Limits.of(self.worker.plain.layout, len(trainer.model.buffers))
         self.copy = ModelCopy(algorithm.codec.start(trainer.model.w), self.worker.plain)
-        self.workers = workers
+        self.workers, self.worker_timeout = workers, worker_timeout
         self.steps_done: dict[int, int] = {}  # by client, in the last round
         self._executor: Executor | None = None
 
@@ -64,8 +72,10 @@ class ClientHost:
     def start(self) -> Executor:
         """Start the worker processes, if there are to be some; better before this process has threads of its own."""
         if self._executor is None:
-            serial = self.workers == 1
-            self._executor = SerialExecutor(self.worker) if serial else ProcessExecutor(self.worker, self.workers)
+            if self.workers == 1:
+                self._executor = SerialExecutor(self.worker)
+            else:
+                self._executor = ProcessExecutor(self.worker, self.workers, self.worker_timeout)
         return self._executor
 
     def close(self) -> None:

@@ -4,13 +4,18 @@ It holds the rows of the algorithm (the residual), the copy of the model and its
 known to have arrived, and the last request with the reply to it. The file is written before the reply is sent. So a
 client that is stopped at any moment has either not replied yet, or remembers that it did; and one that receives the
 same request again, because the server was stopped, gives the same reply and does not do the work twice.
+
+A file that cannot be read is set aside. Its client is then as one that never took part: it asks for the whole model,
+and goes on with the next request.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +25,13 @@ import torch
 from torch import Tensor
 
 from efl.client.host import ClientHost
-from efl.errors import UserError, first_line
-from efl.reading import QUOTED, parse_msgpack
+from efl.errors import UserError, reason
+from efl.reading import parse_msgpack
 from efl.storage import State, read_state, write_state
+
+log = logging.getLogger("efl")
+BUSY = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)  # of a machine, not of a damaged file
+DAMAGED = ".damaged"  # how the name of a file ends that was set aside
 
 
 @dataclass(frozen=True)
@@ -63,25 +72,41 @@ class StateFile:
         self.client = client
         self.path = directory / run / f"client-{client}.safetensors"
 
-    def load(self, host: ClientHost) -> CachedReply | None:
-        """Restore the host's state from the file, if there is one; the last reply."""
+    def load(self, make_host: Callable[[], ClientHost]) -> tuple[ClientHost, CachedReply | None]:
+        """A host with the state in the file, if there is one, and the last reply; a damaged file is set aside."""
+        host = make_host()
         if not self.path.exists():
-            return None
+            return host, None
         try:
             state = read_state(self.path, {4: self._from_format_4})
+            cached = CachedReply.from_state_dict(state["cached"])
+            if state["host"]["w"].shape != host.w.shape:
+                raise ValueError("it is of another model")
             host.load_state_dict(state["host"])
-            return CachedReply.from_state_dict(state["cached"])
-        except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            if isinstance(error, UserError):
+        except Exception as error:  # whatever the bytes are: nothing about them may end the client's part in the run
+            if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in BUSY):
                 raise
-            raise UserError(f"{self.path}: damaged ({first_line(error)[:QUOTED]}); delete it to begin anew") from None
+            self._set_aside(error)
+            return make_host(), None
+        return host, cached
+
+    def _set_aside(self, error: Exception) -> None:
+        aside = self.path.with_name(self.path.name + DAMAGED)
+        try:
+            os.replace(self.path, aside)
+        except OSError as failure:
+            raise UserError(f"{self.path}: damaged, and cannot be set aside ({failure.strerror})") from None
+        log.warning("%s is damaged (%s); kept as %s, begins with the whole model", self.path, reason(error), aside.name)
 
     def save(self, host: ClientHost, cached: CachedReply) -> None:
         """Write the host's state, and its last reply."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         state = host.state_dict(rows=True)
         del state["data"]  # a client may get more data while it takes part
-        write_state(self.path, {"host": state, "cached": cached.state_dict()})
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_state(self.path, {"host": state, "cached": cached.state_dict()})
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written ({error.strerror or first_line(error)})") from None
 
     def _from_format_4(self, notes: dict[str, Any], tensors: dict[str, Tensor]) -> State:
         """The state in a file of elastic-fl 0.1."""

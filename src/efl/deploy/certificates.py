@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from efl.errors import UserError
+
 VALID = timedelta(days=365)
 
 
@@ -26,6 +28,15 @@ class Certificates:
     authority: Path
     server: Path
     server_key: Path
+
+    @classmethod
+    def in_directory(cls, directory: Path) -> Certificates:
+        """Those in a folder, by the names that `make_certificates` gives them; `UserError` if one is missing."""
+        found = cls(directory / "ca.pem", directory / "server.pem", directory / "server.key")
+        for path in (found.authority, found.server, found.server_key):
+            if not path.is_file():
+                raise UserError(f"{path}: no such file; docs/deploy.md says how to make one")
+        return cls(found.authority.absolute(), found.server.absolute(), found.server_key.absolute())
 
 
 def make_certificates(directory: Path, hosts: tuple[str, ...] = ("localhost", "127.0.0.1")) -> Certificates:

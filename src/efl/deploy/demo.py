@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import tomli_w
 from efl.deploy.network import LocalNetwork
 from efl.deploy.template import write_app
 from efl.errors import UserError
+from efl.processes import terminates_by_interrupt
 from efl.settings import read_toml
 
 DIGITS = 10  # classes of the template's data
@@ -33,10 +33,9 @@ def run_demo(
     if (out / "summary.json").exists():
         raise UserError(f"{out} holds a run that is finished; choose another --out")
     work = Path(tempfile.mkdtemp(prefix="efl-deploy-"))
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         folder = prepare_app(work / "app", out, nodes, overrides, app)
-        with LocalNetwork(work, secure) as network:
+        with terminates_by_interrupt(), LocalNetwork(work, secure) as network:
             say(f"SuperLink on port {network.port}, {'TLS, every node with a key' if secure else 'nothing encrypted'}")
             network.start_superlink()
             for client in range(nodes):
@@ -52,8 +51,6 @@ def run_demo(
     except BaseException:
         say(f"Logs: {work}")
         raise
-    finally:
-        signal.signal(signal.SIGTERM, previous)
     shutil.rmtree(work, ignore_errors=True)
     return out
 
@@ -82,7 +79,3 @@ def prepare_app(
     config.setdefault("network", {})["directory"] = str(out)
     project.write_text(tomli_w.dumps(table))
     return folder
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -20,10 +20,10 @@ from efl.client.evaluation import EvaluateRequests, Personalisation
 from efl.client.host import ClientHost
 from efl.client.state_file import CachedReply, StateFile, request_hash, state_directory
 from efl.config import Experiment
-from efl.errors import UserError, WireError
+from efl.errors import UserError, WireError, reason
 from efl.federation import Federation
 from efl.flower.config import LoadData, MakeModel, experiment_of, fleet_of
-from efl.flower.mailbox import Envelope, pack, unpack
+from efl.flower.envelope import Envelope, pack, unpack
 from efl.processes import single_threaded
 from efl.runs.setup import LocalSetup, build
 from efl.training.local_work import no_deadline
@@ -66,6 +66,8 @@ def client_app(make_model: MakeModel, load_data: LoadData, count_samples: CountS
                 reply |= answer(node(context), {**envelope, "began": began})
             except (WireError, UserError) as error:
                 reply["error"] = str(error)
+            except OSError as error:  # a full or broken disk, a file that may not be read
+                reply["error"] = reason(error)
             return Message(pack(reply), reply_to=message)
 
         return handle
@@ -129,8 +131,8 @@ class Node:
     def train(self, envelope: Envelope) -> Envelope:
         """Train for a round, for as long as there is time."""
         blob, end = self._blob(envelope), envelope["began"] + float(envelope.get("seconds", 0.0))
-        host, file = self.host(lambda: time.monotonic() < end), self._file(envelope)
-        cached = file.load(host)
+        file = self._file(envelope)
+        host, cached = file.load(lambda: self.host(lambda: time.monotonic() < end))
         if cached is None or cached.request != request_hash(blob):
             request = TrainRequest.from_bytes(blob, host.limits)
             self._check_address(request.client)
@@ -146,7 +148,7 @@ class Node:
         request = EvaluateRequest.from_bytes(self._blob(envelope), host.limits)
         self._check_address(request.client)
         if request.personalised or len(host.trainer.model.personal):
-            self._file(envelope).load(host)
+            host, _ = self._file(envelope).load(self.host)
         with single_threaded():
             metrics = host.evaluate(self._decoded(request, host))
         sums = {name: (float(total[0]), float(weight[0])) for name, (total, weight) in metrics.items()}

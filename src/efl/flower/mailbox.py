@@ -1,60 +1,30 @@
 """Clients behind Flower: requests and replies travel as messages of its grid, one record each.
 
-A message holds one record, the `Envelope`: the bytes that the coordinator or the client made, and a few entries around
-them. Replies count until the round ends. One that comes later is discarded, and its bytes are billed as lost. With the
-next request its client learns of it and resends the update: it may be late, but is not lost.
+Replies count until the round ends. One that comes later is discarded, and its bytes are billed as lost. With the next
+request its client learns of it and resends the update: it may be late, but is not lost. A client whose node goes away
+with a request is asked again if it is back soon (``rejoin``); one that had replied already gives the same reply.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 
 from efl.errors import WireError
 from efl.fleet.clock import Until
+from efl.flower.envelope import Envelope, Grid, pack, unpack
 from efl.server.registry import Node, Registry
 
-RECORD = "efl"
 POLL = 0.5  # seconds between two checks for replies
 REFRESH = 3.0  # seconds between two checks for nodes
 IDENTIFICATION = 120.0  # seconds a node has to identify itself, and after which a rejected one is asked again
 APP_FAILED = (1, 2)  # Flower's codes for an app that cannot be loaded, or raised an error
-Envelope = Mapping[str, Any]
+NAMED = 5  # clients that a line names
 Arrived = Message | WireError  # a reply, or why it cannot be read
 Log = Callable[[str], None]
-
-
-class Grid(Protocol):
-    """What is needed of Flower's grid."""
-
-    def get_nodes(self) -> Iterable[Any]:
-        """The nodes that are online."""
-        ...
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; their ids, None for those that could not be sent."""
-        ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies to these messages that have arrived."""
-        ...
-
-
-def pack(envelope: Envelope) -> RecordDict:
-    """The content of a message."""
-    return RecordDict({RECORD: ConfigRecord(dict(envelope))})
-
-
-def unpack(message: Message) -> Envelope:
-    """The envelope in a message; `WireError` if there is none."""
-    try:
-        return dict(message.content[RECORD])
-    except (KeyError, ValueError, TypeError, AttributeError):
-        raise WireError("a message without an envelope") from None
 
 
 @dataclass(eq=False)
@@ -72,33 +42,49 @@ class Mailbox:
     log: Log
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    rejoin: float = 0.0
     lost_bytes: int = 0
     _identifying: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by message id
     _rejected: dict[str, tuple[str, float]] = field(default_factory=dict)  # by key: why, and until when
     _late: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     _refreshed: float = float("-inf")
     _pending: dict[str, int] = field(default_factory=dict)
+    _envelopes: Mapping[int, Envelope] = field(default_factory=dict)  # of the request under way, by client
+    _gone: dict[int, float] = field(default_factory=dict)  # clients that were online, and since when they are not
+    _awaited: dict[int, float] = field(default_factory=dict)  # those of them to be asked if they are back by then
     _kind: str = ""
     _sent: float = 0.0
 
     def request(self, kind: str, envelopes: Mapping[int, Envelope]) -> None:
         """Send a request to each of these clients that is online."""
         self.refresh_nodes()
-        clients = [client for client in envelopes if self.registry.node(client) is not None]
+        self._kind, self._envelopes, self._pending = kind, envelopes, {}
+        self._sent = self.clock()
+        self._ask(envelopes)
+        self._sent = self.clock()  # sending may have taken long
+        gone = {client: at for client, at in self._gone.items() if client in envelopes}
+        self._awaited = {client: at + self.rejoin for client, at in gone.items()}
+
+    def _ask(self, clients: Collection[int]) -> None:
+        """Send the request under way to those of these clients that are online."""
+        online = [(client, node) for client in clients if (node := self.registry.node(client)) is not None]
+        elapsed = self.clock() - self._sent
         messages: list[Message] = []
-        for client in clients:
-            node = self.registry.node(client)
-            assert node is not None
-            content = pack({"run": self.run, "client": client, **envelopes[client]})
-            messages.append(Message(content, node.id, kind, ttl=2 * self.deadline))
+        for client, node in online:
+            envelope = {"run": self.run, "client": client, **self._envelopes[client]}
+            if "seconds" in envelope:  # to work, which end for all at the same time
+                envelope["seconds"] = max(1.0, envelope["seconds"] - elapsed)
+            messages.append(Message(pack(envelope), node.id, self._kind, ttl=2 * self.deadline))
         numbers = self._pushed(messages) if messages else []
-        self._pending = {number: client for client, number in zip(clients, numbers, strict=True) if number}
-        self._kind, self._sent = kind, self.clock()
+        self._pending |= {number: client for (client, _), number in zip(online, numbers, strict=True) if number}
 
     def collect(self, until: Until) -> tuple[dict[int, Envelope], dict[int, str]]:
-        """The replies until the round ends, and whose message was rejected; offline clients are not waited for."""
+        """The replies until the round ends, and whose message was rejected; clients long offline are not waited for."""
         pending, replies, rejected = self._pending, dict[int, Envelope](), dict[int, str]()
-        while not until.done(len(replies), len(pending), self.clock() - self._sent):
+        while True:
+            absent = self._absent(replies.keys() | rejected.keys())
+            if until.done(len(replies), len(pending) + len(absent), self.clock() - self._sent):
+                break
             arrived = self._arrived(pending)
             for number, message in arrived.items():
                 client = pending.pop(number)
@@ -107,14 +93,26 @@ class Mailbox:
                 except WireError as error:
                     rejected[client] = str(error)
                 except _NoReplyError:
-                    continue
-            if not arrived and pending:
+                    self._lose(client)
+            if not arrived:
                 self.sleep(POLL)
                 self.refresh_nodes()
+                self._ask(absent)
         expires = self._sent + 2 * self.deadline
         self._late |= {message: (client, self._kind, expires) for message, client in pending.items()}
-        self._pending = {}
+        self._pending, self._envelopes = {}, {}
         return replies, rejected
+
+    def _lose(self, client: int) -> None:
+        """The client's node went away with the request."""
+        now = self._gone.setdefault(client, self.clock())
+        self._awaited.setdefault(client, now + self.rejoin)
+        self.registry.lose(client)
+
+    def _absent(self, done: Collection[int]) -> list[int]:
+        """Clients that went away a short time ago, before they could reply: they are asked once they are back."""
+        settled = {*done, *self._pending.values()}
+        return [client for client, end in self._awaited.items() if self.clock() < end and client not in settled]
 
     def refresh_nodes(self) -> None:
         """Update who is online; unknown nodes are asked to identify themselves."""
@@ -128,7 +126,11 @@ class Mailbox:
         self._rejected = {key: entry for key, entry in self._rejected.items() if key in online}
         asked = {node.key for node, _ in self._identifying.values()}
         asked |= {key for key, (_, until) in self._rejected.items() if now < until}
+        before = self.registry.here()
         unknown = [node for node in self.registry.meet(nodes) if node.key not in asked]
+        here = self.registry.here()
+        left = dict.fromkeys(set(before).difference(here), now)
+        self._gone = {client: at for client, at in (left | self._gone).items() if client not in here}
         messages = [Message(pack({"run": self.run}), node.id, "query", ttl=IDENTIFICATION) for node in unknown]
         if messages:
             for node, number in zip(unknown, self._pushed(messages), strict=True):
@@ -142,6 +144,27 @@ class Mailbox:
         self.sleep(POLL)
         self.refresh_nodes()
         self._arrived({})
+
+    def wait_for_clients(self, enough: int, seconds: float) -> None:
+        """Until so many clients are online; after so many seconds one will do. Says for whom it waits."""
+        end, said = self.clock() + seconds, ""
+        while (here := len(self.registry.here())) < enough:
+            who = f"{here} of {enough} are online; {self._missing()}"
+            if here and self.clock() >= end:
+                self.log(f"waited for {seconds:.0f} s; beginning with fewer clients: {who}")
+                return
+            if who != said:
+                self.log(f"waiting for clients: {who}")
+                said = who
+            self.wait()
+
+    def _missing(self) -> str:
+        """Which places are empty, and which nodes were rejected and why."""
+        here = set(self.registry.here())
+        empty = [str(client) for client in range(self.registry.clients) if client not in here]
+        more = f" and {len(empty) - NAMED} more" if len(empty) > NAMED else ""
+        reasons = [why for why, _ in self._rejected.values()][:NAMED]
+        return "; ".join([f"missing: {', '.join(empty[:NAMED])}{more}", *(f"rejected: {why}" for why in reasons)])
 
     def reachable(self) -> list[int]:
         """The clients that are online; after a start, those that were online before have a deadline to come back.

@@ -90,7 +90,7 @@ def build_server(
         raise UserError(f"{where} holds a run that is finished; set network.directory to a new one")
     model = flat_model(make_model(experiment), experiment, algorithm)
     registry = Registry(clients, network.patience, directory.path / "clients.json")
-    mailbox = Mailbox(grid, registry, run_name(directory.name), network.deadline, log)
+    mailbox = Mailbox(grid, registry, run_name(directory.name), network.deadline, log, rejoin=network.rejoin)
     return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
@@ -150,7 +150,7 @@ class FlowerSetup(Setup):
     def coordinator(self, state: Path | None = None) -> Coordinator:
         """A coordinator that reaches its clients through the mailbox; they keep their state themselves."""
         registry, network, training = self.mailbox.registry, self.experiment.network, self.experiment.training
-        table = ClientTable.of(registry.sizes)
+        table = ClientTable.of(registry.sizes, network.share_cap)
         rule = rule_of(self.fleet, table.shares, training.local_steps, training.rounds)
         drop = self.fleet.on_departure == "drop"
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))
@@ -161,18 +161,13 @@ class FlowerSetup(Setup):
         return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)
 
     def _open_round(self, table: ClientTable, round_: int) -> None:
-        """Wait for clients: before the first round for as many as were wanted, later for one."""
-        wanted, registry = self.experiment.network.wait_for, self.mailbox.registry
+        """Wait for clients: before the first round for as many as were wanted, but not for ever; later for one."""
+        network, registry = self.experiment.network, self.mailbox.registry
         if round_ < registry.opened:  # put back to an earlier round: what clients have may be of those given up
             table.version[:] = NO_MODEL
-        enough = 1 if round_ > 0 else self.experiment.training.cohort if wanted == "auto" else wanted
-        said = -1
+        wanted = self.experiment.training.cohort if network.wait_for == "auto" else network.wait_for
         self.mailbox.reachable()
-        while (here := len(registry.here())) < enough:
-            if here != said:
-                self.mailbox.log(f"waiting for clients: {here} of {enough} are online")
-                said = here
-            self.mailbox.wait()
+        self.mailbox.wait_for_clients(1 if round_ > 0 else wanted, network.start_timeout)
         registry.open_round(round_)
 
 

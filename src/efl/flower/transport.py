@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from efl.client.evaluation import EvaluateRequests
 from efl.errors import WireError
 from efl.fleet.clock import Until
-from efl.flower.mailbox import Envelope, Mailbox
+from efl.flower.envelope import Envelope
+from efl.flower.mailbox import Mailbox
 from efl.training.tasks import Objective
 from efl.transport.base import Mask, Replies, Requests
 from efl.wire import Context, EvaluateReply, Limits

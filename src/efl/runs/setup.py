@@ -169,7 +169,7 @@ class LocalSetup(Setup):
 
     def host(self, state: Path | None = None) -> ClientHost:
         """The host of this process's clients."""
-        return ClientHost(self.algorithm, self.trainer, self.workers, state)
+        return ClientHost(self.algorithm, self.trainer, self.workers, state, self.experiment.engine.worker_timeout)
 
     def follow(self) -> None:
         """Be another rank than the one that leads the run, until it is over."""

@@ -14,6 +14,7 @@ from efl.client.state_store import NO_ROUND
 from efl.wire import FIRST
 
 PRIOR = 2.0
+MOST_COUNTED = 2.0**62  # samples; a cap beyond is none
 STATE = ("version", "requests", "replies", "accepted", "rounds", "available")
 
 
@@ -22,7 +23,8 @@ class ClientTable:
     """One entry per client: samples n_k, model version, requests and replies so far, last round accepted.
 
     ``objective`` marks the clients whose data count in the current round; ``rounds`` and ``available`` count the rounds
-    in which a client was a member, and in which it could be reached.
+    in which a client was a member, and in which it could be reached. ``share_cap`` is for clients that are not to be
+    believed: none counts as more samples than so many times the median of those in the objective.
     """
 
     sizes: NDArray[np.int64]
@@ -33,18 +35,29 @@ class ClientTable:
     rounds: NDArray[np.int64]
     available: NDArray[np.int64]
     objective: NDArray[np.bool_]
+    share_cap: float | None = None
 
     @classmethod
-    def of(cls, sizes: NDArray[np.int64]) -> ClientTable:
+    def of(cls, sizes: NDArray[np.int64], share_cap: float | None = None) -> ClientTable:
         """A table of clients that have not been contacted yet."""
         first, no_round = np.full_like(sizes, FIRST), np.full_like(sizes, NO_ROUND)
         requests, replies, rounds, available = np.zeros((4, len(sizes)), dtype=np.int64)
-        return cls(sizes, first, requests, replies, no_round, rounds, available, np.ones(len(sizes), dtype=bool))
+        objective = np.ones(len(sizes), dtype=bool)
+        return cls(sizes, first, requests, replies, no_round, rounds, available, objective, share_cap)
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """As how many samples each client counts: those it has, up to the cap."""
+        counting = self.sizes[self.objective & (self.sizes > 0)]
+        if self.share_cap is None or not len(counting):
+            return self.sizes
+        median = int(np.sort(counting)[(len(counting) - 1) // 2])  # of two in the middle the smaller: it may be the lie
+        return np.minimum(self.sizes, max(1, int(min(self.share_cap * median, MOST_COUNTED))))
 
     @property
     def shares(self) -> NDArray[np.float64]:
         """p^k = n_k / n over the clients in the objective, 0 for all others."""
-        counting = np.where(self.objective, self.sizes, 0)
+        counting = np.where(self.objective, self.samples, 0)
         shares: NDArray[np.float64] = counting / max(int(counting.sum()), 1)
         return shares
 

@@ -2,7 +2,8 @@
 
 Clients arrive and depart as the `Calendar` says. Besides, members that are silent too often may be abandoned: they
 leave the objective and the cohorts. They are still asked now and then, so that those who answer again are taken back.
-Whenever the objective changes the learning rate starts over (section 4 of the paper).
+Whenever the objective changes the learning rate starts over (section 4 of the paper); but a member that departed and is
+back has not arrived, and neither its return nor its leaving again starts anything over.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ASK_AGAIN = 5  # rounds between two requests to an abandoned client
 ANSWERS = 4  # as many in a row, and it is taken back
 
 PRESENT = -1
-STATE = ("silence", "requests", "streak", "abandoned", "restarted")
+STATE = ("silence", "requests", "streak", "abandoned", "restarted", "left")
 Mask = NDArray[np.bool_]
 
 
@@ -43,7 +44,8 @@ class Membership:
 
     ``silence`` is the share of requests that a client left without an answer of late, ``requests`` how many it had
     since it came or came back, ``abandoned`` the round before which it was abandoned (or `PRESENT`), ``streak`` its
-    answers in a row. ``restarted`` is the round before which the objective changed last.
+    answers in a row. ``restarted`` is the round before which the objective changed last. ``left`` counts how often each
+    departed and came back: it is odd for those who are gone.
     """
 
     calendar: Calendar
@@ -53,7 +55,7 @@ class Membership:
     def __post_init__(self) -> None:
         clients = len(self.calendar.arrives)
         self.silence = np.zeros(clients)
-        self.requests, self.streak = np.zeros((2, clients), dtype=np.int64)
+        self.requests, self.streak, self.left = np.zeros((3, clients), dtype=np.int64)
         self.abandoned = np.full(clients, PRESENT, dtype=np.int64)
         self.restarted = np.zeros(1, dtype=np.int64)
 
@@ -83,15 +85,21 @@ class Membership:
         return np.flatnonzero(waiting & ((round_ + 1 - self.abandoned) % ASK_AGAIN == 0))
 
     def begin(self, round_: int) -> list[Change]:
-        """Arrivals and departures before a round."""
+        """Arrivals, departures and returns before a round."""
         arrived = np.flatnonzero(self.calendar.arrives == round_).tolist() if round_ > 0 else []
-        departed = np.flatnonzero(self.calendar.departs == round_).tolist()
+        departed = self.calendar.departs == round_
+        returned = self.calendar.members(round_) & (self.left % 2 == 1)
+        first_time = bool((departed & (self.left == 0)).any())
+        self.left += departed.astype(np.int64) + returned
         changes: list[Change] = []
         if arrived:
             changes.append(Change("arrived", arrived, self.calendar.why))
-        if departed:
-            changes.append(Change("departed", departed, "dropped" if self.drops_departed else "kept in the objective"))
-        if arrived or (departed and self.drops_departed):
+        if departed.any():
+            why = "dropped" if self.drops_departed else "kept in the objective"
+            changes.append(Change("departed", np.flatnonzero(departed).tolist(), why))
+        if returned.any():
+            changes.append(Change("returned", np.flatnonzero(returned).tolist(), "can be reached again"))
+        if arrived or (first_time and self.drops_departed):
             self.restarted[0] = round_
         return changes
 
@@ -137,7 +145,8 @@ class Membership:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         for name in STATE:
-            getattr(self, name)[:] = state[name].numpy()
+            if name in state:  # former versions knew no returns
+                getattr(self, name)[:] = state[name].numpy()
 
 
 @dataclass(eq=False)
