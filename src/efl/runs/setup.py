@@ -30,10 +30,12 @@ from efl.runs.checks import check_algorithm, check_fit
 from efl.runs.data import DataCache, data_resolved
 from efl.runs.device import device_named
 from efl.runs.evaluation import EvaluationSchedule
+from efl.runs.hostility import claimed, poisoned, with_hostile, without_absent
 from efl.runs.learning import NAMED, Learning
 from efl.runs.network import flat_model
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
+from efl.server.limits import NormLimits
 from efl.server.membership import membership_of
 from efl.server.records import TrainingSettings
 from efl.server.round_end import RoundEnd
@@ -159,13 +161,16 @@ class LocalSetup(Setup):
     def coordinator(self, state: Path | None = None) -> Coordinator:
         """A coordinator of simulated clients, which keep their rows in the file ``state``."""
         training, fleet, host = self.experiment.training, self.fleet, self.host(state)
-        table = ClientTable.of(self.federation.sizes)
+        table = ClientTable.of(claimed(self.federation.sizes, fleet, training.seed))
         members = membership_of(fleet, table.shares, training.seed, training.local_steps, training.rounds)
+        members = without_absent(members, fleet, training.seed)
         clock = fleet.clock(self.clients, first_upload=4 * self.model.n)
-        hosts = RankedHosts(host, state) if ranks() > 1 else host
+        hostile = with_hostile(host, fleet, self.clients, training.seed)
+        hosts = RankedHosts(host, state) if ranks() > 1 else hostile
+        limits = None if fleet.attack is None else NormLimits(self.experiment.network.norm_bound)
         transport = LocalTransport(hosts, fleet, training.seed, training.local_steps, clock)
         sampler, end = SAMPLERS[fleet.selection], RoundEnd(fleet.deadline)
-        return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end)
+        return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)
 
     def host(self, state: Path | None = None) -> ClientHost:
         """The host of this process's clients."""
@@ -224,6 +229,7 @@ def build(
     algorithm = fit(algorithm, len(federation), experiment.training.cohort)
     experiment = resolved(experiment.with_values(training=learning.described()), algorithm, fleet)
     fleet.check(len(federation), experiment.training.seed)
+    federation = poisoned(federation, fleet, experiment.training.seed)
     name = CUSTOM if module is not None else _network_name(experiment, federation)
     if module is None:
         task = Task(federation.input_shape, federation.classes, federation.vocabulary)

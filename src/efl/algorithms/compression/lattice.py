@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from efl.algorithms.components.admission import Increment
 from efl.algorithms.components.reduction import Aggregate
 from efl.algorithms.compression.codec import CODECS, Codec, Direction, OnSent
 from efl.algorithms.state import Part, RoundSettings, ServerState
@@ -109,7 +110,11 @@ class StochasticLattice(Codec):
 
     def _size(self, aggregate: Aggregate, a: float) -> float:
         """The mean size of the updates, by their weights; the aggregate's own where clients send no lattices."""
-        sent = [(one.step / a, weight) for one, weight in aggregate.contributions if isinstance(one, Lattice)]
+        sent = [
+            (one.step / a if isinstance(one, Lattice) else root_mean_square(one.values), weight)
+            for one, weight in aggregate.contributions
+            if isinstance(one, Lattice | Increment)
+        ]
         total = sum(weight for _, weight in sent)
         if total > 0:
             return sum(size * weight for size, weight in sent) / total

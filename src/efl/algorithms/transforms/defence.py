@@ -1,0 +1,206 @@
+"""The default defence: what a few hostile clients send is shortened, capped and tested before it counts.
+
+Everything is measured by medians over all clients lately heard of, one vote each, which a minority cannot move:
+
+1. An update that is longer than τ medians counts 1/ρ² of itself, where ρ is by how much: what is ten times too long
+   counts less than honest work. Where both sides have a memory, the length is that of what an update *means*, memory
+   included; else small lies would add up.
+2. Shares count up to a multiple of the median, answer rates from half the median on.
+3. Of a field, Fisher values and displacements count up to φ medians; one with too many entries does not count.
+4. The secant test. Gradients of a convex loss are monotone: going from w̄ to w, descent turns back,
+   ⟨x − x̄, w − w̄⟩ < 0, and flipped signs go on. The mean of a client's secants, over the median of all clients', says how
+   much its updates count.
+
+What is kept of each client are a few numbers and three sketches (`efl.algorithms.components.sketch`), for the test
+needs only inner products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from efl.algorithms.components.admission import scaled, scaled_part
+from efl.algorithms.components.shares import fade
+from efl.algorithms.components.sketch import sketched
+from efl.algorithms.components.standing import FIELD, Column, Kept, Standing, no_standing
+from efl.algorithms.state import UPDATE, RoundSettings, ServerState, Update
+from efl.algorithms.transform import TRANSFORMS, Transform
+from efl.settings import AtLeastOne, Positive, Probability
+from efl.wire import Field, Lattice, Payload, Ternary
+
+Vector = NDArray[np.float32]
+WIDTH = 509  # of a sketch
+FORGETTING = 0.15  # how much a client's last update counts in its means
+TESTS = 2  # secants before a client is judged by them
+TINY = 1e-30
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """One update as it is measured: its length and sketch, and that of what it means, both per unit of ηE."""
+
+    update: Update
+    row: int
+    length: float
+    sent: Vector
+    memory: Vector
+
+    @property
+    def meant(self) -> Vector:
+        return self.memory + self.sent
+
+    @property
+    def meant_length(self) -> float:
+        return float(np.linalg.norm(self.meant))
+
+
+@TRANSFORMS.register("defence")
+class Defence(Transform):
+    """See the module.
+
+    Attributes:
+        length: τ, how many medians long an update may be.
+        field: φ, how many medians a field may have.
+        share: How many median shares count.
+        rate: What part of the median answer rate counts at least.
+        secant: The part of the median secant from which on an update counts in full; 0 leaves the test out.
+        window: The rounds over which clients have a vote.
+        seed: Of the sketches; a server that others attack keeps it to itself.
+    """
+
+    length: Positive = 1.5
+    field: Positive = 2.0
+    share: AtLeastOne = 2.0
+    rate: Probability = 0.5
+    secant: Probability = 0.4
+    window: int = 10
+    seed: int = 0
+
+    def init(self, w: Tensor) -> Mapping[str, Tensor]:
+        """Nobody is known."""
+        return no_standing(WIDTH)
+
+    def admit(
+        self, updates: Sequence[Update], server: ServerState, settings: RoundSettings
+    ) -> tuple[Sequence[Update], ServerState]:
+        """Each update as far as it counts."""
+        standing = Standing.of(server, [update.client for update in updates])
+        model = sketched(server.w.numpy(), len(server.w), WIDTH, self.seed)
+        seen = [self._seen(*one, server.w, standing, settings) for one in zip(updates, standing.rows([u.client for u in updates]), strict=True)]
+        for one in seen:
+            self._note(one, standing, settings)
+        medians = {column: standing.median(column, settings.round, self.window) for column in Column}
+        secants = self._tested(seen, model, standing)
+        counted = []
+        for one, secant in zip(seen, secants, strict=True):
+            kept = self._length_factor(one, medians)
+            counted.append(self._counted(one, kept * secant, medians, server.w))
+            self._remember(one, kept * secant, model, standing, settings)
+        return counted, server.having(**standing.tensors())
+
+    def _seen(self, update: Update, row: int, w: Tensor, standing: Standing, settings: RoundSettings) -> _Seen:
+        pace, n = settings.eta * settings.local_steps, len(w)
+        positions = update.sent.positions if isinstance(update.sent, Lattice | Ternary) else None
+        values = update.sent.values - w.numpy() if update.sent.absolute else update.sent.values
+        values = values / np.float32(pace)
+        last = standing.numbers[row, Column.ROUND]
+        faded = fade(settings.clients) ** (settings.round - last) if last >= 0 and update.remembered else 0.0
+        memory = standing.sketches[row, Kept.MEMORY] * np.float32(faded)
+        length = sqrt(float(np.square(values, dtype=np.float64).sum()))
+        return _Seen(update, row, length, sketched(values, n, WIDTH, self.seed, positions), memory)
+
+    def _note(self, one: _Seen, standing: Standing, settings: RoundSettings) -> None:
+        """What a client sent, as its vote."""
+        update, numbers = one.update, standing.numbers[one.row]
+        numbers[Column.ROUND] = settings.round
+        numbers[Column.SENT], numbers[Column.MEANT] = one.length, one.meant_length
+        numbers[Column.SHARE], numbers[Column.RATE] = update.share, update.response_rate
+        for part in update.parts.values():
+            if isinstance(part, Field):
+                numbers[list(FIELD)], numbers[Column.ENTRIES] = _sizes(part), len(part.fisher)
+
+    def _length_factor(self, one: _Seen, medians: Mapping[Column, float]) -> float:
+        """1/ρ² of what is too long, and no more than keeps what it means within bounds."""
+        sent = one.length / max(self.length * medians[Column.SENT], TINY)
+        factor = 1.0 if sent <= 1 else sent**-2
+        bound = self.length * medians[Column.MEANT]
+        beyond = float(np.linalg.norm(one.memory + np.float32(factor) * one.sent)) / max(bound, TINY)
+        return factor if beyond <= 1 else min(factor, _reaching(one, bound / beyond))
+
+    def _tested(self, seen: Sequence[_Seen], model: Vector, standing: Standing) -> list[float]:
+        """How much each update counts by its client's secants; renews their means."""
+        for one in seen:
+            kept, numbers = standing.sketches[one.row], standing.numbers[one.row]
+            came, length = model - kept[Kept.MODELS], max(one.meant_length, TINY)
+            if kept[Kept.MODELS].any() and (way := float(np.linalg.norm(came))) > 0:
+                secant = float((one.meant / length - kept[Kept.UPDATES]) @ came) / way
+                numbers[Column.TESTS] += 1
+                numbers[Column.SECANT] += (secant - numbers[Column.SECANT]) * max(FORGETTING, 1 / numbers[Column.TESTS])
+        known = standing.numbers[standing.numbers[:, Column.TESTS] >= TESTS]
+        median = float(np.median(known[:, Column.SECANT])) if len(known) else 0.0
+        if median >= 0 or self.secant == 0:
+            return [1.0] * len(seen)
+        rows = (standing.numbers[one.row] for one in seen)
+        parts = [row[Column.SECANT] / median if row[Column.TESTS] >= TESTS else 1.0 for row in rows]
+        return [min(max(part / self.secant, 0.0), 1.0) for part in parts]
+
+    def _counted(self, one: _Seen, trust: float, medians: Mapping[Column, float], w: Tensor) -> Update:
+        update = one.update
+        parts = {
+            name: part if name in (UPDATE, "buffers") else self._part(part, trust, medians)
+            for name, part in update.parts.items()
+        }
+        return replace(
+            update,
+            parts=parts,
+            trust=trust,
+            counts_as=scaled(update.delta, trust, w),
+            share=min(update.share, self.share * medians[Column.SHARE]),
+            response_rate=max(update.response_rate, self.rate * medians[Column.RATE]),
+        )
+
+    def _part(self, part: Payload, trust: float, medians: Mapping[Column, float]) -> Payload:
+        if not isinstance(part, Field):
+            return scaled_part(part, trust)
+        if len(part.fisher) > self.field * max(medians[Column.ENTRIES], 1.0):
+            return scaled_part(part, 0.0, 0.0)
+        over = [size / max(self.field * medians[c], TINY) for size, c in zip(_sizes(part), FIELD, strict=True)]
+        return scaled_part(part, trust / max(1.0, *over[:2]), 1 / max(1.0, *over[2:]))
+
+    def _remember(
+        self, one: _Seen, trust: float, model: Vector, standing: Standing, settings: RoundSettings
+    ) -> None:
+        kept = standing.sketches[one.row]
+        kept[Kept.MEMORY] = one.memory + np.float32(trust * one.update.remembered) * one.sent
+        first = not kept[Kept.MODELS].any()
+        rate = np.float32(1.0 if first else FORGETTING)
+        kept[Kept.MODELS] += rate * (model - kept[Kept.MODELS])
+        kept[Kept.UPDATES] += rate * (one.meant / np.float32(max(one.meant_length, TINY)) - kept[Kept.UPDATES])
+        numbers = standing.numbers[one.row]
+        numbers[Column.TRUST] += FORGETTING * (trust - numbers[Column.TRUST])
+
+
+def _sizes(field: Field) -> list[float]:
+    """Σu, max u, ‖d‖ and max |d|."""
+    u, d = field.fisher, np.abs(field.displacement)
+    total = float(u.sum(dtype=np.float64))
+    if field.factored_fisher is not None:
+        rows, columns = field.factored_fisher.values
+        total = max(total, float(rows.sum(dtype=np.float64)))
+    return [total, float(u.max(initial=0.0)), float(np.linalg.norm(d)), float(d.max(initial=0.0))]
+
+
+def _reaching(one: _Seen, bound: float) -> float:
+    """The largest part b ≤ 1 of what was sent with which ‖memory + b·sent‖ ≤ bound; 0 where there is none."""
+    a, b = float(one.sent @ one.sent), float(one.memory @ one.sent)
+    c = float(one.memory @ one.memory) - bound**2
+    inside = b * b - a * c
+    if a <= 0 or inside < 0:
+        return min(max(-b / a, 0.0), 1.0) if a > 0 else 1.0
+    return min(max((-b + sqrt(inside)) / a, 0.0), 1.0)
