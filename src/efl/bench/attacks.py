@@ -37,6 +37,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "sleepers, flip × 10": {"attack": "sleepers"},
     "turncoats, flip × 1": {"attack": "turncoats"},
     "adaptive": {"attack": "adaptive"},
+    "adaptive, weak pull": {"attack": "adaptive", "attack_strength": 0.3},
 }
 COLUMNS: Mapping[str, Sequence[str]] = {  # transformations in the order of a chain
     "none": (),

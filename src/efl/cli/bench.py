@@ -122,9 +122,9 @@ def attacks(
     only: Annotated[str, typer.Option(help="Rules, separated by semicolons; all by default.")] = "",
     against: Annotated[str, typer.Option(help="Attacks, separated by semicolons; all by default.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Four attacks, four rules, one seed.")] = False,
-    out: Annotated[Path, typer.Option(help="Outcomes, a line for each run; what stands there is not run again.")] = Path(
-        "attacks.jsonl"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Outcomes, a line for each run; what stands there is not run again.")
+    ] = Path("attacks.jsonl"),
     data_dir: DataOption = None,
 ) -> None:
     """Accuracy under attack: a row for each attack, a column for each rule and for perfect exclusion."""

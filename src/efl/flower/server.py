@@ -20,12 +20,14 @@ from efl.flower.config import MakeModel, experiment_of, fleet_of
 from efl.flower.mailbox import Log, Mailbox
 from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
+from efl.runs.defended import share_cap
+from efl.runs.described import resolved
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.loop import Observer, Run
 from efl.runs.network import flat_model
 from efl.runs.result import Result
-from efl.runs.setup import Setup, algorithm_of, resolved
+from efl.runs.setup import Setup, algorithm_of
 from efl.server.abandonment import rule_of
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
@@ -92,7 +94,7 @@ def build_server(
 
 
 def _algorithm(experiment: Experiment) -> Algorithm:
-    return fit(algorithm_of(experiment), experiment.federation.clients, experiment.training.cohort)
+    return fit(algorithm_of(experiment, deployed=True), experiment.federation.clients, experiment.training.cohort)
 
 
 def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDirectory) -> None:
@@ -143,7 +145,7 @@ class FlowerSetup(Setup):
     def coordinator(self, state: Path | None = None) -> Coordinator:
         """A coordinator that reaches its clients through the mailbox; they keep their state themselves."""
         registry, network, training = self.mailbox.registry, self.experiment.network, self.experiment.training
-        table = ClientTable.of(registry.sizes)
+        table = ClientTable.of(registry.sizes, share_cap(self.algorithm))
         rule = rule_of(self.fleet, table.shares, training.local_steps, training.rounds)
         drop = self.fleet.on_departure == "drop"
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))

@@ -16,7 +16,6 @@ from efl.fleet import Calendar, Fleet
 from efl.fleet.calendar import NO_DEPARTURE
 from efl.server.membership import Membership
 from efl.transport.local import Host
-from efl.transport.torchrun import ranks
 
 
 def poisoned(federation: Federation, fleet: Fleet, seed: int) -> Federation:
@@ -57,6 +56,4 @@ def with_hostile(host: ClientHost, fleet: Fleet, clients: int, seed: int) -> Hos
     found = fleet.hostility(clients, seed)
     if found is None or found[0].absent:
         return host
-    if ranks() > 1:
-        raise UserError("fleet.attack: attacks are simulated in one process group; run without torchrun")
     return HostileHost(host, found[1], found[0], seed)

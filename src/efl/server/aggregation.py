@@ -38,12 +38,12 @@ class Aggregate:
 
 def updates_of(replies: Mapping[int, ValidReply], cohort: Cohort, table: ClientTable) -> list[Update]:
     """The clients' updates, each with its share and the probability that it is in the aggregate."""
-    shares, rates = table.shares, table.response_rates()
+    samples, shares, rates = table.samples, table.shares, table.response_rates()
     probability = dict(zip(cohort.clients.tolist(), cohort.probability.tolist(), strict=True))
     return [
         Update(
             client=client,
-            samples=int(table.sizes[client]),
+            samples=int(samples[client]),
             share=float(shares[client]),
             sampling_probability=probability[client],
             response_rate=float(rates[client]),
@@ -100,7 +100,8 @@ def mean_loss(replies: Mapping[int, ValidReply], table: ClientTable, round_: int
     """
     if not replies:
         return math.nan
-    weights = by_samples([int(table.sizes[client]) for client in replies])
+    samples = table.samples
+    weights = by_samples([int(samples[client]) for client in replies])
     loss = math.fsum(weight * reply.loss for weight, reply in zip(weights, replies.values(), strict=True))
     if loss > most:
         raise DivergedError(f"the training loss is {loss:.3g} in round {round_}")

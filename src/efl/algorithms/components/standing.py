@@ -32,9 +32,10 @@ class Column(IntEnum):
     ENTRIES = 7
     SECANT = 8  # the mean of its secants
     TESTS = 9  # how many these are
-    SHARE = 10
-    RATE = 11
-    TRUST = 12  # of late
+    SPREAD = 10  # the mean of their squares
+    NEAREST = 11  # the largest cosine of its last update with another client's
+    RATE = 12
+    TRUST = 13  # of late
 
 
 class Kept(IntEnum):
@@ -43,6 +44,7 @@ class Kept(IntEnum):
     MEMORY = 0  # what the server believes it remembers
     MODELS = 1  # the mean of the models it was sent
     UPDATES = 2  # the mean of its updates, each of length one
+    LAST = 3  # what it sent last, of length one
 
 
 FIELD = (Column.FISHER_SUM, Column.FISHER_MOST, Column.SHIFT, Column.SHIFT_MOST)
@@ -73,9 +75,7 @@ class Standing:
         blank = np.zeros((len(new), numbers.shape[1]))
         blank[:, Column.ROUND], blank[:, Column.TRUST] = -1, 1.0
         empty = np.zeros((len(new), *sketches.shape[1:]), np.float32)
-        return cls(
-            np.concatenate([known, new]), np.concatenate([numbers, blank]), np.concatenate([sketches, empty])
-        )
+        return cls(np.concatenate([known, new]), np.concatenate([numbers, blank]), np.concatenate([sketches, empty]))
 
     def tensors(self) -> dict[str, Tensor]:
         """To be kept by the server."""
@@ -92,6 +92,10 @@ class Standing:
 
         Nobody can move it far: it takes half of the clients, whatever each of them sends.
         """
-        lately = self.numbers[:, Column.ROUND] > round_ - window
-        votes = self.numbers[lately, column]
+        votes = self.numbers[self.lately(round_, window), column]
         return float(np.median(votes)) if len(votes) else 0.0
+
+    def lately(self, round_: int, window: int) -> NDArray[np.bool_]:
+        """Who sent something in the last rounds."""
+        heard: NDArray[np.bool_] = self.numbers[:, Column.ROUND] > round_ - window
+        return heard

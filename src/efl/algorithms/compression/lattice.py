@@ -27,6 +27,7 @@ from efl.rng import Purpose
 from efl.settings import Positive
 from efl.training.local_work import LocalWork
 from efl.wire import Lattice, Layout, Payload
+from efl.wire.payloads.lattice import LARGEST_STEP
 
 STEP = "step"  # of the server: the usual size of an update, the step down, the grid
 ROOM = 16  # times the largest weight at the start, or 1: what a weight can grow to
@@ -147,7 +148,7 @@ def root_mean_square(row: NDArray[np.float32]) -> float:
 
 def _rounded(row: NDArray[np.float32], a: float, layout: Layout, rng: np.random.Generator | None = None) -> Lattice:
     step = np.float32(a * root_mean_square(row))
-    if not 0 < step < np.inf:
+    if not 0 < step <= LARGEST_STEP:  # nothing, or more than can be sent
         return Lattice.of(layout, np.zeros(layout.n, np.int32), 1.0)
     scaled = row / step
     codes = np.rint(scaled) if rng is None else np.floor(scaled + rng.random(layout.n, dtype=np.float32))

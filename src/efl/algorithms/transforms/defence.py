@@ -35,7 +35,7 @@ from efl.settings import AtLeastOne, Positive, Probability
 from efl.wire import Field, Lattice, Payload, Ternary
 
 Vector = NDArray[np.float32]
-WIDTH = 509  # of a sketch
+WIDTH = 1021  # of a sketch
 FORGETTING = 0.15  # how much a client's last update counts in its means
 TESTS = 2  # secants before a client is judged by them
 TINY = 1e-30
@@ -70,6 +70,9 @@ class Defence(Transform):
         share: How many median shares count.
         rate: What part of the median answer rate counts at least.
         secant: The part of the median secant from which on an update counts in full; 0 leaves the test out.
+        secant_most: The multiple of it beyond which an update counts less again: who only pretends to descend pulls too
+            strongly.
+        alike: Clients count as one whose updates differ by less than this part of what they usually do.
         window: The rounds over which clients have a vote.
         seed: Of the sketches; a server that others attack keeps it to itself.
     """
@@ -79,6 +82,8 @@ class Defence(Transform):
     share: AtLeastOne = 2.0
     rate: Probability = 0.5
     secant: Probability = 0.4
+    secant_most: AtLeastOne = 3.0
+    alike: Probability = 0.25
     window: int = 10
     seed: int = 0
 
@@ -92,16 +97,19 @@ class Defence(Transform):
         """Each update as far as it counts."""
         standing = Standing.of(server, [update.client for update in updates])
         model = sketched(server.w.numpy(), len(server.w), WIDTH, self.seed)
-        seen = [self._seen(*one, server.w, standing, settings) for one in zip(updates, standing.rows([u.client for u in updates]), strict=True)]
+        seen = [
+            self._seen(*one, server.w, standing, settings)
+            for one in zip(updates, standing.rows([u.client for u in updates]), strict=True)
+        ]
         for one in seen:
             self._note(one, standing, settings)
         medians = {column: standing.median(column, settings.round, self.window) for column in Column}
-        secants = self._tested(seen, model, standing)
+        tested = zip(self._tested(seen, model, standing), self._alone(seen, standing, settings), strict=True)
         counted = []
-        for one, secant in zip(seen, secants, strict=True):
-            kept = self._length_factor(one, medians)
-            counted.append(self._counted(one, kept * secant, medians, server.w))
-            self._remember(one, kept * secant, model, standing, settings)
+        for one, (secant, alone) in zip(seen, tested, strict=True):
+            trust = self._length_factor(one, medians) * secant * alone
+            counted.append(self._counted(one, trust, medians, server.w))
+            self._remember(one, trust, model, standing)
         return counted, server.having(**standing.tensors())
 
     def _seen(self, update: Update, row: int, w: Tensor, standing: Standing, settings: RoundSettings) -> _Seen:
@@ -120,7 +128,7 @@ class Defence(Transform):
         update, numbers = one.update, standing.numbers[one.row]
         numbers[Column.ROUND] = settings.round
         numbers[Column.SENT], numbers[Column.MEANT] = one.length, one.meant_length
-        numbers[Column.SHARE], numbers[Column.RATE] = update.share, update.response_rate
+        numbers[Column.RATE] = update.response_rate
         for part in update.parts.values():
             if isinstance(part, Field):
                 numbers[list(FIELD)], numbers[Column.ENTRIES] = _sizes(part), len(part.fisher)
@@ -141,14 +149,36 @@ class Defence(Transform):
             if kept[Kept.MODELS].any() and (way := float(np.linalg.norm(came))) > 0:
                 secant = float((one.meant / length - kept[Kept.UPDATES]) @ came) / way
                 numbers[Column.TESTS] += 1
-                numbers[Column.SECANT] += (secant - numbers[Column.SECANT]) * max(FORGETTING, 1 / numbers[Column.TESTS])
+                rate = max(FORGETTING, 1 / numbers[Column.TESTS])
+                numbers[Column.SECANT] += (secant - numbers[Column.SECANT]) * rate
+                numbers[Column.SPREAD] += (secant**2 - numbers[Column.SPREAD]) * rate
         known = standing.numbers[standing.numbers[:, Column.TESTS] >= TESTS]
         median = float(np.median(known[:, Column.SECANT])) if len(known) else 0.0
         if median >= 0 or self.secant == 0:
             return [1.0] * len(seen)
         rows = (standing.numbers[one.row] for one in seen)
-        parts = [row[Column.SECANT] / median if row[Column.TESTS] >= TESTS else 1.0 for row in rows]
-        return [min(max(part / self.secant, 0.0), 1.0) for part in parts]
+        parts = [_favourable(row) / median if row[Column.TESTS] >= TESTS else 1.0 for row in rows]
+        return [min(max(part / self.secant, 0.0), 1.0, (self.secant_most / max(part, TINY)) ** 2) for part in parts]
+
+    def _alone(self, seen: Sequence[_Seen], standing: Standing, settings: RoundSettings) -> list[float]:
+        """1/m where m clients sent the same of late, nearly: they count together as one.
+
+        Nearly is much nearer to each other than clients usually are to their nearest. Rounding without bias makes honest
+        updates differ even where what is meant is the same.
+        """
+        for one in seen:
+            standing.sketches[one.row, Kept.LAST] = one.sent / np.float32(max(np.linalg.norm(one.sent), TINY))
+        heard = standing.lately(settings.round, self.window)
+        cosines = (
+            standing.sketches[heard, Kept.LAST] @ np.stack([standing.sketches[one.row, Kept.LAST] for one in seen]).T
+        )
+        where = np.flatnonzero(heard).tolist()
+        for column, one in enumerate(seen):
+            cosines[where.index(one.row), column] = -1.0
+            standing.numbers[one.row, Column.NEAREST] = cosines[:, column].max()
+        usual = standing.median(Column.NEAREST, settings.round, self.window)
+        alike = (1 - cosines < (1 - usual) * self.alike).sum(0)
+        return [1 / (1 + int(count)) for count in alike]
 
     def _counted(self, one: _Seen, trust: float, medians: Mapping[Column, float], w: Tensor) -> Update:
         update = one.update
@@ -161,7 +191,6 @@ class Defence(Transform):
             parts=parts,
             trust=trust,
             counts_as=scaled(update.delta, trust, w),
-            share=min(update.share, self.share * medians[Column.SHARE]),
             response_rate=max(update.response_rate, self.rate * medians[Column.RATE]),
         )
 
@@ -173,9 +202,7 @@ class Defence(Transform):
         over = [size / max(self.field * medians[c], TINY) for size, c in zip(_sizes(part), FIELD, strict=True)]
         return scaled_part(part, trust / max(1.0, *over[:2]), 1 / max(1.0, *over[2:]))
 
-    def _remember(
-        self, one: _Seen, trust: float, model: Vector, standing: Standing, settings: RoundSettings
-    ) -> None:
+    def _remember(self, one: _Seen, trust: float, model: Vector, standing: Standing) -> None:
         kept = standing.sketches[one.row]
         kept[Kept.MEMORY] = one.memory + np.float32(trust * one.update.remembered) * one.sent
         first = not kept[Kept.MODELS].any()
@@ -184,6 +211,13 @@ class Defence(Transform):
         kept[Kept.UPDATES] += rate * (one.meant / np.float32(max(one.meant_length, TINY)) - kept[Kept.UPDATES])
         numbers = standing.numbers[one.row]
         numbers[Column.TRUST] += FORGETTING * (trust - numbers[Column.TRUST])
+
+
+def _favourable(row: NDArray[np.float64]) -> float:
+    """The mean of a client's secants less its standard error: who is only unlucky is not in doubt."""
+    mean, tests = row[Column.SECANT], row[Column.TESTS]
+    rate = max(FORGETTING, 1 / tests)
+    return float(mean - sqrt(max(row[Column.SPREAD] - mean**2, 0.0) * rate / (2 - rate)))
 
 
 def _sizes(field: Field) -> list[float]:

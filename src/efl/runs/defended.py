@@ -1,0 +1,26 @@
+"""Whether an algorithm is defended against hostile clients, as `training.robust` says."""
+
+from __future__ import annotations
+
+from efl.algorithms import Algorithm
+from efl.algorithms.transform import A, chain
+from efl.algorithms.transforms.defence import Defence
+
+
+def defended(algorithm: A, robust: str, *, deployed: bool = False) -> A:
+    """The algorithm with the default defence, if that is wanted and not there yet.
+
+    ``auto`` wants it in deployments, of algorithms whose updates are averaged in every round.
+    """
+    wanted = robust == "default" or (robust == "auto" and deployed and _averages(algorithm))
+    there = any(isinstance(one, Defence) for one in algorithm.transforms)
+    return chain(algorithm, Defence()) if wanted and not there else algorithm
+
+
+def share_cap(algorithm: Algorithm) -> float | None:
+    """As how many times the median's samples a client counts at most; None where updates are trusted."""
+    return next((one.share for one in algorithm.transforms if isinstance(one, Defence)), None)
+
+
+def _averages(algorithm: Algorithm) -> bool:
+    return algorithm.requests_per_update == 1
