@@ -83,7 +83,7 @@ def admitted(
 ) -> tuple[Sequence[Update], ServerState]:
     """The updates as far as they count, after what defends an algorithm, in reverse; and the server's state."""
     guards = [one for one in reversed(algorithm.transforms) if overrides(one, "admit") or overrides(one, "reduce")]
-    if not guards:
+    if not guards or not updates:
         return updates, server
     for memory in [one for one in algorithm.transforms if overrides(one, "remembered")]:
         updates = [replace(one, remembered=memory.remembered(one.sent, settings)) for one in updates]

@@ -77,7 +77,7 @@ def build_server(
     grid: Any, experiment: Experiment, make_model: MakeModel, log: Log
 ) -> tuple[FlowerSetup, RunDirectory]:
     """What the server needs, and the directory of its run, which may exist already."""
-    algorithm = _algorithm(experiment)
+    algorithm = _algorithm(experiment, defended=_defended(Path(experiment.network.directory)))
     fleet = fleet_of(experiment)
     experiment = resolved(experiment, algorithm, fleet)
     experiment = experiment.with_values(federation={"dataset": CUSTOM}, model={"name": CUSTOM})
@@ -93,15 +93,22 @@ def build_server(
     return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
-def _algorithm(experiment: Experiment) -> Algorithm:
-    return fit(algorithm_of(experiment, deployed=True), experiment.federation.clients, experiment.training.cohort)
+def _algorithm(experiment: Experiment, *, defended: bool) -> Algorithm:
+    algorithm = algorithm_of(experiment, deployed=defended)
+    return fit(algorithm, experiment.federation.clients, experiment.training.cohort)
+
+
+def _defended(where: Path) -> bool:
+    """Whether the run is defended unless the experiment says otherwise: all are but those begun before that was so."""
+    begun = (where / "config.toml").exists()
+    return not begun or any(one.name == "defence" for one in RunDirectory.open(where).experiment().transform)
 
 
 def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDirectory) -> None:
     """See that a directory holds this experiment; settings that its version of the program did not know are as now."""
     there = directory.experiment()
     found = there.model_copy(update={"network": experiment.network, "algorithm": experiment.algorithm})
-    if found != experiment or _algorithm(there) != algorithm:
+    if found != experiment or _algorithm(there, defended=False) != algorithm:
         hint = (
             "; runs of elastic-fl 0.1 go on with algorithm.name = 'efl:2021'" if "density_up" in there.algorithm else ""
         )

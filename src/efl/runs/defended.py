@@ -10,9 +10,10 @@ from efl.algorithms.transforms.defence import Defence
 def defended(algorithm: A, robust: str, *, deployed: bool = False) -> A:
     """The algorithm with the default defence, if that is wanted and not there yet.
 
-    ``auto`` wants it in deployments, of algorithms whose updates are averaged in every round.
+    ``auto`` wants it in deployments, of algorithms whose updates are averaged in every round, and where nothing keeps
+    single updates from being seen, as privacy does.
     """
-    wanted = robust == "default" or (robust == "auto" and deployed and _averages(algorithm))
+    wanted = robust == "default" or (robust == "auto" and deployed and _can_be_defended(algorithm))
     there = any(isinstance(one, Defence) for one in algorithm.transforms)
     return chain(algorithm, Defence()) if wanted and not there else algorithm
 
@@ -22,5 +23,6 @@ def share_cap(algorithm: Algorithm) -> float | None:
     return next((one.share for one in algorithm.transforms if isinstance(one, Defence)), None)
 
 
-def _averages(algorithm: Algorithm) -> bool:
-    return algorithm.requests_per_update == 1
+def _can_be_defended(algorithm: Algorithm) -> bool:
+    withheld = any(getattr(one, "release", None) is not None for one in algorithm.transforms)
+    return algorithm.requests_per_update == 1 and not withheld

@@ -219,7 +219,7 @@ class Coordinator:
     def _aggregate(
         self, replies: Mapping[int, ValidReply], cohort: Cohort, settings: RoundSettings
     ) -> tuple[str | None, Mapping[int, float]]:
-        """Make the next model; with limits, why everything stays as it was if not finite. How far each update counted."""
+        """Make the next model; with limits, why all stays as it was if that is not finite. How far updates counted."""
         updates = updates_of(replies, cohort, self.table)
         try:
             result = aggregate(self.algorithm, self.server, self.buffers, updates, settings, self.plain)

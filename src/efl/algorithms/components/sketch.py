@@ -36,6 +36,6 @@ def sketched(values: Vector, n: int, width: int, seed: int, positions: NDArray[n
         added = np.bincount(positions % width, values * signs[positions], width)
         return added.astype(np.float32)
     signed, whole = values * signs, n // width * width
-    out = signed[:whole].reshape(-1, width).sum(0)
+    out: Vector = signed[:whole].reshape(-1, width).sum(0)
     out[: n - whole] += signed[whole:]
     return out

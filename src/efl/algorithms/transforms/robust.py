@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from math import ceil, fsum
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -103,12 +102,12 @@ def trimmed_mean(deltas: Tensor, left_out: int) -> Tensor:
 
 
 def geometric_median(deltas: Tensor, steps: int) -> Tensor:
-    """Weiszfeld's steps from the mean.
+    """Weiszfeld's steps from the median of every coordinate, which is near.
 
     >>> geometric_median(torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]]), 3)
     tensor([0., 1.])
     """
-    point = deltas.mean(0)
+    point = coordinate_median(deltas, [1.0])
     for _ in range(steps):
         distances = (deltas - point).norm(dim=1)
         nearness = 1 / distances.clamp(min=max(CLOSE * float(distances.median()), 1e-30))
