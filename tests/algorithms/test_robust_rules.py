@@ -14,7 +14,6 @@ from efl.algorithms.pipeline import admitted
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.algorithms.transforms.robust import geometric_median, multi_krum, trimmed_mean
 from efl.algorithms.transforms.robust_mixing import bucketed, clipped_around, mixed
-from efl.layout import Layout
 from efl.wire import Dense, Field, Lattice, RankOneFisher, Ternary
 
 RULES = ["coordinate_median", "trimmed_mean", "geometric_median", "multi_krum", "centred_clipping"]
@@ -73,7 +72,9 @@ def test_centred_clipping_starts_from_the_last_outcome():
     sim = Simulation(create("fedavg", transforms=[{"name": "centred_clipping", "radius": 0.5}]), FIVE, 0.25, 1)
     assert sim.run().w == [0.5]
     assert sim.server.tensors["clipping_centre"].tolist() == [0.5]
-    assert sim.run().w == pytest.approx([0.5 + 0.8 * 0.875 + 0.2 * 1.0])  # the honest mean 0.875 by now, the lie clipped
+    assert sim.run().w == pytest.approx(
+        [0.5 + 0.8 * 0.875 + 0.2 * 1.0]
+    )  # the honest mean 0.875 by now, the lie clipped
 
 
 @pytest.mark.parametrize("rule", ["coordinate_median", "geometric_median"])
@@ -87,8 +88,6 @@ def test_the_memory_sees_what_the_rule_made(rule):
 
 def named(rule):
     return create("fedavg", transforms=[{"name": rule}]).transforms
-
-
 
 
 def test_scaled_payloads_are_scaled_changes():
@@ -107,7 +106,9 @@ def test_scaled_payloads_are_scaled_changes():
 
 def test_scaled_fields_scale_what_they_guess_as_well():
     layout = flat(4)
-    field = Field(layout, np.array([1]), np.float32([8.0]), np.float32([2.0]), RankOneFisher.of(np.ones(4, np.float32), layout))
+    field = Field(
+        layout, np.array([1]), np.float32([8.0]), np.float32([2.0]), RankOneFisher.of(np.ones(4, np.float32), layout)
+    )
     half = scaled_part(field, 0.25, 0.5)
     assert (half.fisher.tolist(), half.displacement.tolist()) == ([2.0], [1.0])
     assert half.factored_fisher.dense() == pytest.approx(field.factored_fisher.dense() / 4)

@@ -123,6 +123,7 @@ def test_attacks_go_the_way_of_any_codec(digits, algorithm):
 
 def test_a_stopped_run_under_attack_goes_on_bit_for_bit(tmp_path, digits):
     """What adaptive clients keep, and what the server knows of clients, is in the checkpoint."""
+
     def start(**how):
         fleet, algorithm = Fleet(attack="adaptive", hostile=0.4, lost=0.2), chain(efl.EFL(), Defence())
         return train(digits, algorithm=algorithm, fleet=fleet, **SHORT, **how)

@@ -22,6 +22,7 @@ from efl.wire import Context, Dense, Field, Lattice, Payload, TrainReply, TrainR
 from efl.wire.parts import coding_context, decode_parts
 
 Vector = NDArray[np.float32]
+MOST = 1e30  # of what a false field says, which is to be finite
 FORGETTING = 0.15  # of the mean of the models seen
 REMEMBERED = ("true", "believed", "before")  # what is kept of each hostile client
 
@@ -174,7 +175,8 @@ class HostileHost:
 
 def _false_field(field: Field, attack: Attack) -> Field:
     """Huge Fisher values, and an anchor on the other side of the model, as far away again times ten."""
-    u, d = field.fisher * np.float32(attack.strength), field.displacement * np.float32(-10)
+    u = np.minimum(field.fisher, np.float32(MOST / attack.strength)) * np.float32(attack.strength)
+    d = np.clip(field.displacement, -MOST / 10, MOST / 10) * np.float32(-10)
     if attack.field == "dense":
         n = field.layout.n
         rng = np.random.default_rng(n)

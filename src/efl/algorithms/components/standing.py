@@ -36,6 +36,7 @@ class Column(IntEnum):
     NEAREST = 11  # the largest cosine of its last update with another client's
     RATE = 12
     TRUST = 13  # of late
+    KNOWN = 14  # whether anything is kept of it
 
 
 class Kept(IntEnum):
@@ -47,7 +48,7 @@ class Kept(IntEnum):
     LAST = 3  # what it sent last, of length one
 
 
-FIELD = (Column.FISHER_SUM, Column.FISHER_MOST, Column.SHIFT, Column.SHIFT_MOST)
+FIELD = slice(Column.FISHER_SUM, Column.SHIFT_MOST + 1)
 
 
 def no_standing(width: int) -> Mapping[str, Tensor]:
@@ -87,13 +88,14 @@ class Standing:
         order = np.argsort(self.clients)
         return order[np.searchsorted(self.clients, np.array(clients, dtype=np.int64), sorter=order)]
 
-    def median(self, column: Column, round_: int, window: int) -> float:
-        """The median over the clients that sent something in the last rounds; each has one vote, 0 without any.
+    def medians(self, round_: int, window: int) -> NDArray[np.float64]:
+        """Of every column, over the clients that sent something in the last rounds; each has one vote.
 
-        Nobody can move it far: it takes half of the clients, whatever each of them sends.
+        Nobody can move them far: it takes half of the clients, whatever each of them sends.
         """
-        votes = self.numbers[self.lately(round_, window), column]
-        return float(np.median(votes)) if len(votes) else 0.0
+        ordered = np.sort(self.numbers[self.lately(round_, window)], axis=0)
+        middle: NDArray[np.float64] = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+        return middle
 
     def lately(self, round_: int, window: int) -> NDArray[np.bool_]:
         """Who sent something in the last rounds."""

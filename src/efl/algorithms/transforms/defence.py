@@ -8,8 +8,9 @@ Everything is measured by medians over all clients lately heard of, one vote eac
 2. Shares count up to a multiple of the median, answer rates from half the median on.
 3. Of a field, Fisher values and displacements count up to φ medians; one with too many entries does not count.
 4. The secant test. Gradients of a convex loss are monotone: going from w̄ to w, descent turns back,
-   ⟨x − x̄, w − w̄⟩ < 0, and flipped signs go on. The mean of a client's secants, over the median of all clients', says how
-   much its updates count.
+   ⟨x − x̄, w − w̄⟩ < 0, and flipped signs go on. The mean of a client's secants, over the median of all clients', says
+   how much its updates count: too little descent, or far too much, is none.
+5. Clients that sent nearly the same of late count together as one, for who colludes sends one lie many times.
 
 What is kept of each client are a few numbers and three sketches (`efl.algorithms.components.sketch`), for the test
 needs only inner products.
@@ -19,10 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import sqrt
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field as Constraint
 from torch import Tensor
 
 from efl.algorithms.components.admission import scaled, scaled_part
@@ -51,13 +55,24 @@ class _Seen:
     sent: Vector
     memory: Vector
 
-    @property
+    @cached_property
     def meant(self) -> Vector:
         return self.memory + self.sent
 
-    @property
+    @cached_property
     def meant_length(self) -> float:
-        return float(np.linalg.norm(self.meant))
+        return _length(self.meant)
+
+    @cached_property
+    def direction(self) -> Vector:
+        """What it means, of length one."""
+        return self.meant / np.float32(max(self.meant_length, TINY))
+
+    @cached_property
+    def field(self) -> tuple[list[float], int] | None:
+        """The sizes of its field, and how many entries that has."""
+        found = next((part for part in self.update.parts.values() if isinstance(part, Field)), None)
+        return None if found is None else (_sizes(found), len(found.fisher))
 
 
 @TRANSFORMS.register("defence")
@@ -84,8 +99,8 @@ class Defence(Transform):
     secant: Probability = 0.4
     secant_most: AtLeastOne = 3.0
     alike: Probability = 0.25
-    window: int = 10
-    seed: int = 0
+    window: Annotated[int, Constraint(ge=1)] = 10
+    seed: Annotated[int, Constraint(ge=0)] = 0
 
     def init(self, w: Tensor) -> Mapping[str, Tensor]:
         """Nobody is known."""
@@ -103,7 +118,7 @@ class Defence(Transform):
         ]
         for one in seen:
             self._note(one, standing, settings)
-        medians = {column: standing.median(column, settings.round, self.window) for column in Column}
+        medians = standing.medians(settings.round, self.window)
         tested = zip(self._tested(seen, model, standing), self._alone(seen, standing, settings), strict=True)
         counted = []
         for one, (secant, alone) in zip(seen, tested, strict=True):
@@ -129,25 +144,25 @@ class Defence(Transform):
         numbers[Column.ROUND] = settings.round
         numbers[Column.SENT], numbers[Column.MEANT] = one.length, one.meant_length
         numbers[Column.RATE] = update.response_rate
-        for part in update.parts.values():
-            if isinstance(part, Field):
-                numbers[list(FIELD)], numbers[Column.ENTRIES] = _sizes(part), len(part.fisher)
+        if one.field is not None:
+            numbers[FIELD], numbers[Column.ENTRIES] = one.field
 
-    def _length_factor(self, one: _Seen, medians: Mapping[Column, float]) -> float:
+    def _length_factor(self, one: _Seen, medians: NDArray[np.float64]) -> float:
         """1/ρ² of what is too long, and no more than keeps what it means within bounds."""
         sent = one.length / max(self.length * medians[Column.SENT], TINY)
         factor = 1.0 if sent <= 1 else sent**-2
         bound = self.length * medians[Column.MEANT]
-        beyond = float(np.linalg.norm(one.memory + np.float32(factor) * one.sent)) / max(bound, TINY)
+        meant = one.meant_length if factor == 1 else _length(one.memory + np.float32(factor) * one.sent)
+        beyond = meant / max(bound, TINY)
         return factor if beyond <= 1 else min(factor, _reaching(one, bound / beyond))
 
     def _tested(self, seen: Sequence[_Seen], model: Vector, standing: Standing) -> list[float]:
         """How much each update counts by its client's secants; renews their means."""
         for one in seen:
             kept, numbers = standing.sketches[one.row], standing.numbers[one.row]
-            came, length = model - kept[Kept.MODELS], max(one.meant_length, TINY)
-            if kept[Kept.MODELS].any() and (way := float(np.linalg.norm(came))) > 0:
-                secant = float((one.meant / length - kept[Kept.UPDATES]) @ came) / way
+            came = model - kept[Kept.MODELS]
+            if numbers[Column.KNOWN] and (way := _length(came)) > 0:
+                secant = float((one.direction - kept[Kept.UPDATES]) @ came) / way
                 numbers[Column.TESTS] += 1
                 rate = max(FORGETTING, 1 / numbers[Column.TESTS])
                 numbers[Column.SECANT] += (secant - numbers[Column.SECANT]) * rate
@@ -163,11 +178,11 @@ class Defence(Transform):
     def _alone(self, seen: Sequence[_Seen], standing: Standing, settings: RoundSettings) -> list[float]:
         """1/m where m clients sent the same of late, nearly: they count together as one.
 
-        Nearly is much nearer to each other than clients usually are to their nearest. Rounding without bias makes honest
-        updates differ even where what is meant is the same.
+        Nearly is much nearer to each other than clients usually are to their nearest. Rounding without bias makes
+        honest updates differ even where what is meant is the same.
         """
         for one in seen:
-            standing.sketches[one.row, Kept.LAST] = one.sent / np.float32(max(np.linalg.norm(one.sent), TINY))
+            standing.sketches[one.row, Kept.LAST] = one.sent / np.float32(max(_length(one.sent), TINY))
         heard = standing.lately(settings.round, self.window)
         cosines = (
             standing.sketches[heard, Kept.LAST] @ np.stack([standing.sketches[one.row, Kept.LAST] for one in seen]).T
@@ -176,14 +191,14 @@ class Defence(Transform):
         for column, one in enumerate(seen):
             cosines[where.index(one.row), column] = -1.0
             standing.numbers[one.row, Column.NEAREST] = cosines[:, column].max()
-        usual = standing.median(Column.NEAREST, settings.round, self.window)
+        usual = float(np.median(standing.numbers[heard, Column.NEAREST]))
         alike = (1 - cosines < (1 - usual) * self.alike).sum(0)
         return [1 / (1 + int(count)) for count in alike]
 
-    def _counted(self, one: _Seen, trust: float, medians: Mapping[Column, float], w: Tensor) -> Update:
+    def _counted(self, one: _Seen, trust: float, medians: NDArray[np.float64], w: Tensor) -> Update:
         update = one.update
         parts = {
-            name: part if name in (UPDATE, "buffers") else self._part(part, trust, medians)
+            name: part if name in (UPDATE, "buffers") else self._part(one, part, trust, medians)
             for name, part in update.parts.items()
         }
         return replace(
@@ -194,22 +209,23 @@ class Defence(Transform):
             response_rate=max(update.response_rate, self.rate * medians[Column.RATE]),
         )
 
-    def _part(self, part: Payload, trust: float, medians: Mapping[Column, float]) -> Payload:
-        if not isinstance(part, Field):
+    def _part(self, one: _Seen, part: Payload, trust: float, medians: NDArray[np.float64]) -> Payload:
+        if not isinstance(part, Field) or one.field is None:
             return scaled_part(part, trust)
-        if len(part.fisher) > self.field * max(medians[Column.ENTRIES], 1.0):
+        sizes, entries = one.field
+        if entries > self.field * max(medians[Column.ENTRIES], 1.0):
             return scaled_part(part, 0.0, 0.0)
-        over = [size / max(self.field * medians[c], TINY) for size, c in zip(_sizes(part), FIELD, strict=True)]
+        over = [size / max(self.field * most, TINY) for size, most in zip(sizes, medians[FIELD].tolist(), strict=True)]
         return scaled_part(part, trust / max(1.0, *over[:2]), 1 / max(1.0, *over[2:]))
 
     def _remember(self, one: _Seen, trust: float, model: Vector, standing: Standing) -> None:
         kept = standing.sketches[one.row]
         kept[Kept.MEMORY] = one.memory + np.float32(trust * one.update.remembered) * one.sent
-        first = not kept[Kept.MODELS].any()
-        rate = np.float32(1.0 if first else FORGETTING)
-        kept[Kept.MODELS] += rate * (model - kept[Kept.MODELS])
-        kept[Kept.UPDATES] += rate * (one.meant / np.float32(max(one.meant_length, TINY)) - kept[Kept.UPDATES])
         numbers = standing.numbers[one.row]
+        rate = np.float32(FORGETTING if numbers[Column.KNOWN] else 1.0)
+        kept[Kept.MODELS] += rate * (model - kept[Kept.MODELS])
+        kept[Kept.UPDATES] += rate * (one.direction - kept[Kept.UPDATES])
+        numbers[Column.KNOWN] = 1.0
         numbers[Column.TRUST] += FORGETTING * (trust - numbers[Column.TRUST])
 
 
@@ -218,6 +234,10 @@ def _favourable(row: NDArray[np.float64]) -> float:
     mean, tests = row[Column.SECANT], row[Column.TESTS]
     rate = max(FORGETTING, 1 / tests)
     return float(mean - sqrt(max(row[Column.SPREAD] - mean**2, 0.0) * rate / (2 - rate)))
+
+
+def _length(vector: Vector) -> float:
+    return sqrt(float(vector @ vector))
 
 
 def _sizes(field: Field) -> list[float]:
