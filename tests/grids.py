@@ -112,13 +112,15 @@ def served(tmp_path, config=None, grid=None, make_model=make_model, **network):
 
 
 def on_one_machine(config=None):
-    """The summary of the same experiment as a simulation."""
+    """The summary of the same experiment as a simulation, defended as deployments are."""
     table = {}
     for name, value in {**CONFIG, **(config or {})}.items():
         section, _, key = name.partition(".")
         table.setdefault(section, {})[key] = value
     table |= {"fleet": {"stragglers": 0.0, "inactive": 0.0}, "engine": {"rows": 1, "workers": 1}}
     table["federation"]["partition"] = "classes:3"
+    mime = table.get("algorithm", {}).get("name", "efl").startswith("mime")  # which cannot be defended
+    table.setdefault("training", {}).setdefault("robust", "none" if mime else "default")
     return efl.run(parse(table)).summary
 
 

@@ -77,6 +77,7 @@ class TrainingSection(Section):
     metrics: tuple[str, ...] | str = ()
     optimiser: str | dict[str, Any] = "sgd"
     warmup: Annotated[int, Field(ge=0, le=MOST)] = 0
+    robust: Literal["auto", "default", "none"] = "auto"
 
     @property
     def aim(self) -> float | None:

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     VALIDATION = 11
     ROUNDING = 12
     AUGMENTATION = 13
+    HOSTILE = 19
 
 
 def stream(seed: int, purpose: Purpose, round_: int = 0, client: int = 0) -> np.random.Generator:

@@ -28,6 +28,8 @@ from efl.algorithms.signsgd import SignSGD
 from efl.algorithms.stc import STC
 from efl.algorithms.transform import TRANSFORMS, Transform, chain
 from efl.algorithms.transforms.clipping import ClipByNorm
-from efl.algorithms.transforms.robust import CoordinateMedian
+from efl.algorithms.transforms.defence import Defence
+from efl.algorithms.transforms.robust import CoordinateMedian, GeometricMedian, MultiKrum, TrimmedMean
+from efl.algorithms.transforms.robust_mixing import Bucketing, CentredClipping, NearestNeighbourMixing
 from efl.algorithms.transforms.server_optimisers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 from efl.algorithms.vrlsgd import VRLSGD

@@ -70,7 +70,7 @@ class FedAMP(FedAvg):
         self, server: ServerState, updates: Sequence[Update], w_next: Tensor, settings: RoundSettings
     ) -> ServerState:
         """Keep the models."""
-        return server.having(**{str(update.client): vector(update.delta) for update in updates})
+        return server.having(**{str(update.client): vector(update.sent) for update in updates})
 
     def evaluated_model(self, server: ServerState) -> Tensor:
         """The mean of the clients' models."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.base import Algorithm
-from efl.algorithms.components.reduction import Aggregate, delta_of
+from efl.algorithms.components.reduction import Aggregate
 from efl.algorithms.compression.codec import OnSent
 from efl.algorithms.state import UPDATE, Part, Parts, RoundSettings, ServerState, Update
 from efl.algorithms.transform import Transform, overrides
@@ -78,11 +78,28 @@ def _on_sent(transforms: Sequence[Transform]) -> OnSent | None:
     return lambda total, work: reduce(lambda deltas, stage: stage(deltas, work), stages, total)
 
 
+def admitted(
+    algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
+) -> tuple[Sequence[Update], ServerState]:
+    """The updates as far as they count, after what defends an algorithm, in reverse; and the server's state."""
+    guards = [one for one in reversed(algorithm.transforms) if overrides(one, "admit") or overrides(one, "reduce")]
+    if not guards or not updates:
+        return updates, server
+    for memory in [one for one in algorithm.transforms if overrides(one, "remembered")]:
+        updates = [replace(one, remembered=memory.remembered(one.sent, settings)) for one in updates]
+    for transform in guards:
+        updates, server = transform.admit(updates, server, settings)
+    return updates, server
+
+
 def aggregate(
     algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
 ) -> tuple[ServerState, Payload | None]:
-    """The server's next state, and the payload by which its model and every client's copy change, if they do."""
-    if not updates:
+    """The server's next state, and the payload by which its model and every client's copy change, if they do.
+
+    ``updates`` are `admitted` ones.
+    """
+    if not (updates := [update for update in updates if update.trust > 0]):
         return server, None
     payload: Payload | None = None
     w_next = server.w
@@ -97,7 +114,7 @@ def aggregate(
 def _reduced(
     algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
 ) -> tuple[Aggregate, ServerState]:
-    """Σ weight_k · delta_k, or what a robust rule makes of it, after the transformations in reverse."""
+    """Σ weight_k · delta_k, after the transformations in reverse."""
     weights = algorithm.weights(updates, settings)
     if len(weights) != len(updates):
         name = type(algorithm).__name__
@@ -106,8 +123,6 @@ def _reduced(
         weights = transform.weigh(weights, updates)
     deltas = [update.delta for update in updates]
     proposed = Aggregate(server.w, deltas, weights, fmean(update.sampling_probability for update in updates))
-    if (rule := next((t.reduce for t in reversed(algorithm.transforms) if t.reduce is not None), None)) is not None:
-        proposed = proposed.having(rule(torch.stack([delta_of(delta, server.w) for delta in deltas]), weights))
     for transform in reversed(algorithm.transforms):
         if overrides(transform, "on_server"):
             delta, server = transform.on_server(proposed.delta, updates, server, settings)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from efl.algorithms.base import Algorithm
-from efl.algorithms.pipeline import aggregate, client_state, encode_updates, resent_parts
+from efl.algorithms.pipeline import admitted, aggregate, client_state, encode_updates, resent_parts
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.federation import Federation
 from efl.models import FlatModel
@@ -142,8 +142,9 @@ def run_round(
             share = samples / sum(clients.samples)
             updates.append(Update(client, samples, share, 1.0, 1.0, able[client], uploads[row]))
     updates.sort(key=lambda update: update.client)
-    server, payload = aggregate(algorithm, server, updates, settings)
-    return Round(server, replace(clients, states=states), updates, payload, participants, work)
+    counted, server = admitted(algorithm, server, updates, settings)
+    server, payload = aggregate(algorithm, server, counted, settings)
+    return Round(server, replace(clients, states=states), counted, payload, participants, work)
 
 
 def _work(

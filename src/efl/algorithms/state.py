@@ -93,7 +93,9 @@ class Update:
     """What one client sent, and how it came to be received.
 
     Its sample count n_k and share p^k of the objective, the probability of being sampled and the observed rate of
-    replying (their product is π_k), and the steps s it did.
+    replying (their product is π_k), and the steps s it did. A defence may have it count as something else than what
+    was sent (``counts_as``); ``trust`` is how much of it that is, from 0 to 1. ``remembered`` is how much of what was
+    sent both sides keep in a memory, which the next update is to be added to.
     """
 
     client: int
@@ -103,6 +105,9 @@ class Update:
     response_rate: float
     steps: int
     parts: Parts
+    trust: float = 1.0
+    counts_as: Payload | None = None
+    remembered: float = 0.0
 
     def probability(self, answer_rates: bool = True) -> float:
         """π_k, or without how often the client replies."""
@@ -110,5 +115,10 @@ class Update:
 
     @property
     def delta(self) -> Payload:
-        """The encoded delta, or the model in its stead."""
+        """The delta, or the model in its stead, as far as it counts."""
+        return self.sent if self.counts_as is None else self.counts_as
+
+    @property
+    def sent(self) -> Payload:
+        """The same as it was sent."""
         return self.parts[UPDATE]

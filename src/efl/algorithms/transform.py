@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import fsum
 from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from efl.algorithms.base import Algorithm
+from efl.algorithms.components.admission import Increment
+from efl.algorithms.components.reduction import delta_of
 from efl.algorithms.compression.codec import Codec
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.errors import UserError
@@ -26,7 +29,7 @@ from efl.wire import Payload
 A = TypeVar("A", bound=Algorithm)
 
 Reduce = Callable[[Tensor, Sequence[float]], Tensor]
-"""From deltas (K, n) and their weights to one delta (n,)."""
+"""From deltas (K, n) and their weights, which sum to one, to one delta (n,)."""
 
 
 class Transform(Settings):
@@ -68,8 +71,24 @@ class Transform(Settings):
 
     @property
     def reduce(self) -> Reduce | None:
-        """Takes the place of the weighted sum, if not None."""
+        """Takes the place of the weighted sum, if not None: every update then counts as what it makes of all."""
         return None
+
+    def remembered(self, sent: Payload, settings: RoundSettings) -> float:
+        """How much of what was sent both sides remember, so that the next update is what differs from it."""
+        return 0.0
+
+    def admit(
+        self, updates: Sequence[Update], server: ServerState, settings: RoundSettings
+    ) -> tuple[Sequence[Update], ServerState]:
+        """What updates count as, before anything is made of them: memories, fields and sums see nothing else."""
+        if self.reduce is None or not updates:
+            return updates, server
+        deltas = torch.stack([delta_of(update.delta, server.w) for update in updates])
+        total = fsum(update.share for update in updates)
+        shares = [update.share / total if total else 1 / len(updates) for update in updates]
+        one = Increment(self.reduce(deltas, shares).numpy())
+        return [replace(update, counts_as=one) for update in updates], server
 
     def on_server(
         self, delta: Tensor, updates: Sequence[Update], server: ServerState, settings: RoundSettings

@@ -1,5 +1,6 @@
 """efl bench."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -123,6 +124,46 @@ def planning(
     while count <= clients:
         say(str(measure(count, rounds)))
         count *= 10
+
+
+@app.command()
+def attacks(
+    seeds: Annotated[str, typer.Option(help="From the first to the last, such as 0-4; or one.")] = "0-2",
+    dataset: Annotated[str, typer.Option(help="What clients train on.")] = "digits",
+    algorithm: Annotated[str, typer.Option(help="Its name.")] = "efl",
+    hostile: Annotated[float, typer.Option(min=0.0, max=0.5, help="The share of hostile clients.")] = 0.2,
+    rounds: Annotated[int, typer.Option(min=4)] = 100,
+    only: Annotated[str, typer.Option(help="Rules, separated by semicolons; all by default.")] = "",
+    against: Annotated[str, typer.Option(help="Attacks, separated by semicolons; all by default.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Four attacks, four rules, one seed.")] = False,
+    out: Annotated[
+        Path, typer.Option(help="Outcomes, a line for each run; what stands there is not run again.")
+    ] = Path("attacks.jsonl"),
+    data_dir: DataOption = None,
+) -> None:
+    """Accuracy under attack: a row for each attack, a column for each rule and for perfect exclusion."""
+    from efl.bench.attacks import COLUMNS, QUICK_COLUMNS, QUICK_ROWS, ROWS, cases, markdown, measure
+
+    rows = _listed(against) or (QUICK_ROWS if quick else list(ROWS))
+    columns = _listed(only) or (QUICK_COLUMNS if quick else list(COLUMNS))
+    chosen = _seeds(seeds)[:1] if quick else _seeds(seeds)
+    common = {"dataset": dataset, "algorithm": algorithm, "hostile": hostile, "rounds": rounds}
+    wanted = cases(rows, columns, chosen, **common)
+    for line in measure(wanted, out, None if data_dir is None else str(data_dir)):
+        say(line)
+    for line in markdown(wanted, out):
+        say(line)
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(";") if name.strip()]
+
+
+def _seeds(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+        raise UserError(f"--seeds {text}: write the first and the last, such as 0-4")
+    return list(range(int(first), int(last or first) + 1))
 
 
 @app.command()

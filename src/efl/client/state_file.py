@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from efl.client.host import ClientHost
-from efl.errors import UserError, reason
+from efl.errors import UserError, first_line, reason
 from efl.reading import parse_msgpack
 from efl.storage import State, read_state, write_state
 

@@ -1,7 +1,7 @@
 """The fleet: everything that is irregular about clients, as the [fleet] section of an experiment says it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,12 +10,13 @@ from pydantic import Field
 
 from efl.errors import UserError
 from efl.fleet.assumptions import Assumptions
+from efl.fleet.attacks import ATTACKS, Attack, hostile_clients
 from efl.fleet.behaviour import RoundBehaviour, steps_distribution
 from efl.fleet.calendar import Calendar, Event
 from efl.fleet.clock import Clock
 from efl.fleet.traces import EXAMPLES, find_trace, read_trace
 from efl.rng import Purpose, stream
-from efl.settings import MOST, Positive, Probability, Settings
+from efl.settings import MOST, NonNegative, Positive, Probability, Settings
 
 PerClient = Probability | Annotated[tuple[Probability, ...], Field(min_length=1)]
 Since = Annotated[int, Field(ge=0, le=MOST)]
@@ -54,6 +55,11 @@ class Fleet(Settings):
         trace: A file (or an example's name) that says when clients are available and how fast they are. Rounds then
             take simulated time.
         deadline: The seconds of that time a round may last.
+        attack: What hostile clients do, such as ``sign_flip`` (docs/security.md lists them); ``absent`` has them stay
+            away, which is perfect exclusion.
+        hostile: The share of clients that are hostile, drawn at random.
+        attack_strength: How far the attack goes, if not as usual.
+        attack_from: The round from which on they are hostile, if not as usual.
 
     Raises:
         UserError: If a setting is out of range, or does not fit another.
@@ -73,6 +79,10 @@ class Fleet(Settings):
     abandon: Literal[False] | Probability | Assumptions = False
     trace: str | None = None
     deadline: Positive | None = None
+    attack: str | None = None
+    hostile: Probability = 0.0
+    attack_strength: NonNegative | None = None
+    attack_from: Annotated[int, Field(ge=0)] | None = None
 
     def __post_init__(self) -> None:
         if self.abandon is True:
@@ -89,6 +99,10 @@ class Fleet(Settings):
             path = find_trace(self.trace)
             if path.parent != EXAMPLES:  # a run goes on from whatever folder it is resumed in
                 object.__setattr__(self, "trace", str(path))
+        if self.attack is not None and self.attack not in ATTACKS:
+            raise UserError(f"attack: unknown attack {self.attack!r}; choose one of: {', '.join(ATTACKS)}")
+        if (self.attack is None) != (self.hostile == 0):
+            raise UserError("attack: says what hostile clients do, and hostile how many there are; write both")
         rounds = [since for since, _ in self._inactivity_by_round()]
         if rounds != sorted(set(rounds)) or rounds[:1] not in ([], [0]):
             raise UserError("inactive: [[round, y], …] should begin at round 0 and go on in order")
@@ -106,6 +120,17 @@ class Fleet(Settings):
             raise UserError(f"fleet.{error}") from None
         if self.trace is not None:
             read_trace(find_trace(self.trace), clients)
+
+    def hostility(self, clients: int, seed: int) -> tuple[Attack, NDArray[np.int64]] | None:
+        """What hostile clients do, and who they are; None if there are none."""
+        if self.attack is None:
+            return None
+        attack = ATTACKS[self.attack]
+        if self.attack_strength is not None:
+            attack = replace(attack, strength=self.attack_strength)
+        if self.attack_from is not None:
+            attack = replace(attack, start=self.attack_from)
+        return attack, hostile_clients(self.hostile, clients, seed)
 
     def clock(self, clients: int, first_upload: int) -> Clock | None:
         """Simulated time, where there is a trace; ``first_upload`` is the reply's length before any is known."""

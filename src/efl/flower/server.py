@@ -22,12 +22,14 @@ from efl.flower.mailbox import Log, Mailbox
 from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
 from efl.reading import DamagedError, read_text, readable
+from efl.runs.defended import share_cap
+from efl.runs.described import resolved
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.loop import Observer, Run
 from efl.runs.network import flat_model
 from efl.runs.result import Result
-from efl.runs.setup import Setup, algorithm_of, resolved
+from efl.runs.setup import Setup, algorithm_of
 from efl.server.abandonment import rule_of
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
@@ -78,7 +80,7 @@ def build_server(
     grid: Any, experiment: Experiment, make_model: MakeModel, log: Log
 ) -> tuple[FlowerSetup, RunDirectory]:
     """What the server needs, and the directory of its run, which may exist already."""
-    algorithm = _algorithm(experiment)
+    algorithm = _algorithm(experiment, defended=_defended(Path(experiment.network.directory)))
     fleet = fleet_of(experiment)
     experiment = resolved(experiment, algorithm, fleet)
     experiment = experiment.with_values(federation={"dataset": CUSTOM}, model={"name": CUSTOM})
@@ -94,15 +96,22 @@ def build_server(
     return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
-def _algorithm(experiment: Experiment) -> Algorithm:
-    return fit(algorithm_of(experiment), experiment.federation.clients, experiment.training.cohort)
+def _algorithm(experiment: Experiment, *, defended: bool) -> Algorithm:
+    algorithm = algorithm_of(experiment, deployed=defended)
+    return fit(algorithm, experiment.federation.clients, experiment.training.cohort)
+
+
+def _defended(where: Path) -> bool:
+    """Whether the run is defended unless the experiment says otherwise: all are but those begun before that was so."""
+    begun = (where / "config.toml").exists()
+    return not begun or any(one.name == "defence" for one in RunDirectory.open(where).experiment().transform)
 
 
 def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDirectory) -> None:
     """See that a directory holds this experiment; settings that its version of the program did not know are as now."""
     there = directory.experiment()
     found = there.model_copy(update={"network": experiment.network, "algorithm": experiment.algorithm})
-    if found != experiment or _algorithm(there) != algorithm:
+    if found != experiment or _algorithm(there, defended=False) != algorithm:
         hint = (
             "; runs of elastic-fl 0.1 go on with algorithm.name = 'efl:2021'" if "density_up" in there.algorithm else ""
         )
@@ -150,7 +159,7 @@ class FlowerSetup(Setup):
     def coordinator(self, state: Path | None = None) -> Coordinator:
         """A coordinator that reaches its clients through the mailbox; they keep their state themselves."""
         registry, network, training = self.mailbox.registry, self.experiment.network, self.experiment.training
-        table = ClientTable.of(registry.sizes, network.share_cap)
+        table = ClientTable.of(registry.sizes, share_cap(self.algorithm, network.share_cap))
         rule = rule_of(self.fleet, table.shares, training.local_steps, training.rounds)
         drop = self.fleet.on_departure == "drop"
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))

@@ -230,6 +230,8 @@ def as_record(result: RoundRecord, local_steps: int) -> Record:
     }
     if result.changes:
         record["membership"] = [asdict(change) for change in result.changes]
+    if result.trust:
+        record["trust"] = {str(client): round(part, 4) for client, part in sorted(result.trust.items())}
     if result.server_state_reset:
         record["server_state_reset"] = True
     return record | ({"rejected": dict(result.rejected)} if result.rejected else {})

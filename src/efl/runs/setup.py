@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
-from efl.algorithms import Algorithm, codec_table, create, find, name_of, transform_tables
+from efl.algorithms import Algorithm, create
 from efl.algorithms.transform import fit
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
-from efl.config import CUSTOM, Experiment, Transformation
+from efl.config import CUSTOM, Experiment
 from efl.errors import UserError
 from efl.federation import Federation
 from efl.federation.lazy import known
@@ -28,12 +27,16 @@ from efl.processes import single_threaded
 from efl.rng import Purpose, torch_seed
 from efl.runs.checks import check_algorithm, check_fit
 from efl.runs.data import DataCache, data_resolved
+from efl.runs.defended import defended, share_cap
+from efl.runs.described import resolved
 from efl.runs.device import device_named
 from efl.runs.evaluation import EvaluationSchedule
+from efl.runs.hostility import claimed, poisoned, with_hostile, without_absent
 from efl.runs.learning import NAMED, Learning
 from efl.runs.network import flat_model
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
+from efl.server.limits import NormLimits
 from efl.server.membership import membership_of
 from efl.server.records import TrainingSettings
 from efl.server.round_end import RoundEnd
@@ -159,13 +162,15 @@ class LocalSetup(Setup):
     def coordinator(self, state: Path | None = None) -> Coordinator:
         """A coordinator of simulated clients, which keep their rows in the file ``state``."""
         training, fleet, host = self.experiment.training, self.fleet, self.host(state)
-        table = ClientTable.of(self.federation.sizes)
+        table = ClientTable.of(claimed(self.federation.sizes, fleet, training.seed), share_cap(self.algorithm))
         members = membership_of(fleet, table.shares, training.seed, training.local_steps, training.rounds)
+        members = without_absent(members, fleet, training.seed)
         clock = fleet.clock(self.clients, first_upload=4 * self.model.n)
-        hosts = RankedHosts(host, state) if ranks() > 1 else host
+        hosts = RankedHosts(host, state) if ranks() > 1 else with_hostile(host, fleet, self.clients, training.seed)
+        limits = None if fleet.attack is None else NormLimits(self.experiment.network.norm_bound)
         transport = LocalTransport(hosts, fleet, training.seed, training.local_steps, clock)
         sampler, end = SAMPLERS[fleet.selection], RoundEnd(fleet.deadline)
-        return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end)
+        return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)
 
     def host(self, state: Path | None = None) -> ClientHost:
         """The host of this process's clients."""
@@ -215,6 +220,7 @@ def build(
         load_plugin(file)
     algorithm = algorithm_of(experiment) if algorithm is None else algorithm
     check_algorithm(algorithm)
+    algorithm = defended(algorithm, experiment.training.robust)
     fleet = fleet or _fleet(experiment)
     if federation is None:
         experiment = data_resolved(experiment)
@@ -223,7 +229,9 @@ def build(
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
     algorithm = fit(algorithm, len(federation), experiment.training.cohort)
     experiment = resolved(experiment.with_values(training=learning.described()), algorithm, fleet)
+    _schedule(experiment)
     fleet.check(len(federation), experiment.training.seed)
+    federation = poisoned(federation, fleet, experiment.training.seed)
     name = CUSTOM if module is not None else _network_name(experiment, federation)
     if module is None:
         task = Task(federation.input_shape, federation.classes, federation.vocabulary)
@@ -238,21 +246,13 @@ def build(
     return LocalSetup(experiment, algorithm, fleet, federation, backend, learning)
 
 
-def algorithm_of(experiment: Experiment) -> Algorithm:
+def algorithm_of(experiment: Experiment, *, deployed: bool = False) -> Algorithm:
     """The algorithm that an experiment names, with its transformations; plug-ins are loaded before."""
     for file in experiment.plugins:
         load_plugin(file)
     transforms = [one.model_dump() for one in experiment.transform]
-    return create(experiment.algorithm_name, experiment.algorithm_settings, transforms, experiment.codec)
-
-
-def resolved(experiment: Experiment, algorithm: Algorithm, fleet: Fleet) -> Experiment:
-    """The experiment with every setting of its algorithm and fleet; its schedule is checked, too."""
-    _schedule(experiment)
-    named = {"name": _name(experiment, algorithm), **_settings(algorithm)}
-    transforms = tuple(Transformation(**table) for table in transform_tables(algorithm))
-    described = {"algorithm": named, "transform": transforms, "codec": codec_table(algorithm)}
-    return experiment.model_copy(update={**described, "fleet": _settings(fleet)})
+    algorithm = create(experiment.algorithm_name, experiment.algorithm_settings, transforms, experiment.codec)
+    return defended(algorithm, experiment.training.robust, deployed=deployed)
 
 
 def _schedule(experiment: Experiment) -> Schedule:
@@ -276,25 +276,3 @@ def _network_name(experiment: Experiment, federation: Federation) -> str:
         except UserError:  # the user's own data, under a name of its own
             name = "mlp"
     return name
-
-
-def _name(experiment: Experiment, algorithm: Algorithm) -> str:
-    """The name to report: the experiment's if that is the algorithm's class, that of its class otherwise."""
-    try:
-        named = find(experiment.algorithm_name)[0]
-    except UserError:  # the algorithm is the user's own object
-        named = None
-    return experiment.algorithm_name if named is type(algorithm) else name_of(algorithm)
-
-
-def _settings(value: object) -> Mapping[str, Any]:
-    """The fields of a settings object as they stand in a file; a function of the user's own is `custom`."""
-    fields = asdict(value) if is_dataclass(value) and not isinstance(value, type) else {}
-    return {key: CUSTOM if callable(item) else _listed(item) for key, item in fields.items() if item is not None}
-
-
-def _listed(item: Any) -> Any:
-    """With lists for tuples at every depth, as a file has them."""
-    if isinstance(item, Mapping):
-        return {key: _listed(value) for key, value in item.items()}
-    return [_listed(value) for value in item] if isinstance(item, tuple) else item

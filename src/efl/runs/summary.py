@@ -42,6 +42,7 @@ def summary_of(
         "clients": setup.clients,
         **_quality(setup.objective, history, scores),
         **_cost(coordinator, history, seconds),
+        **_standing(coordinator),
         "diverged": diverged is not None,
         "diverged_reason": diverged,
         **_until_target(coordinator, history, setup.objective, experiment.training.aim),
@@ -84,6 +85,21 @@ def _cost(coordinator: Coordinator, history: Sequence[Record], seconds: float) -
         "samples_per_second": round(steps * coordinator.training.batch_size / max(seconds, 1e-9), 1),
         "peak_rss_mb": round(_peak_rss_mb(), 1),
     }
+
+
+def _standing(coordinator: Coordinator) -> Record:
+    """The reputation of clients whose replies were rejected, or did not count in full; nothing if there are none."""
+    table = coordinator.table
+    reputation = table.reputation()
+    found = {
+        str(client): {
+            "reputation": round(float(reputation[client]), 4),
+            "trust": round(float(table.trust[client]), 4),
+            "rejected": int(table.rejected[client]),
+        }
+        for client in np.flatnonzero((table.rejected > 0) | (table.trust < 1)).tolist()
+    }
+    return {"reputation": found} if found else {}
 
 
 def _until_target(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,12 @@ from efl.wire import Context, Dense, encode
 class Aggregate:
     """The server after a round, and the encoded change of the model, if it changed.
 
-    ``absolute`` if the change is a whole model, not an increment.
+    ``absolute`` if the change is a whole model, not an increment; ``trust`` is how far each client's update counted.
     """
 
     server: ServerState
     buffers: Tensor
+    trust: Mapping[int, float] = field(default_factory=dict)
     change: bytes | None = None
     absolute: bool = False
 
@@ -66,22 +67,27 @@ def aggregate(
     Raises:
         DivergedError: The aggregate is not finite.
     """
+    updates, server = pipeline.admitted(algorithm, server, updates, settings)
     server, change = pipeline.aggregate(algorithm, server, updates, settings)
-    buffers = average_buffers(buffers, updates)
+    buffers, trust = average_buffers(buffers, updates), {update.client: update.trust for update in updates}
     if change is None:
-        return Aggregate(server, buffers)
+        return Aggregate(server, buffers, trust)
     if not change.changes_vector:
         raise TypeError(f"{type(change).__name__} is not a change of the model")
     if not all_finite(change.values, algorithm.evaluated_model(server).numpy(), server.w.numpy()):
         raise DivergedError("the aggregate is not finite")
-    return Aggregate(server, buffers, encode(change, context), change.absolute)
+    return Aggregate(server, buffers, trust, encode(change, context), change.absolute)
 
 
 def average_buffers(buffers: Tensor, updates: Sequence[Update]) -> Tensor:
     """BatchNorm statistics and the like: their mean over the updates, by sample count."""
     if not buffers.numel() or not updates:
         return buffers
-    weights = by_samples([update.samples for update in updates])
+    updates = [update for update in updates if update.trust > 0]
+    if not updates:
+        return buffers
+    trusted = math.fsum(update.trust * update.samples for update in updates)
+    weights = [update.trust * update.samples / trusted for update in updates]
     payloads = [update.parts["buffers"] for update in updates]
     return averaged_model(buffers, [part for part in payloads if isinstance(part, Dense)], weights)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,8 @@ from efl.wire import FIRST
 
 PRIOR = 2.0
 MOST_COUNTED = 2.0**62  # samples; a cap beyond is none
-STATE = ("version", "requests", "replies", "accepted", "rounds", "available")
+STATE = ("version", "requests", "replies", "accepted", "rounds", "available", "rejected", "trust")
+FORGETTING = 0.15  # how much the last update counts in what a client is trusted
 
 
 @dataclass(eq=False)
@@ -23,8 +24,9 @@ class ClientTable:
     """One entry per client: samples n_k, model version, requests and replies so far, last round accepted.
 
     ``objective`` marks the clients whose data count in the current round; ``rounds`` and ``available`` count the rounds
-    in which a client was a member, and in which it could be reached. ``share_cap`` is for clients that are not to be
-    believed: none counts as more samples than so many times the median of those in the objective.
+    in which a client was a member, and in which it could be reached. ``rejected`` counts replies that were rejected,
+    ``trust`` is how much of a client's updates counted of late, from 0 to 1. ``share_cap`` is for clients that are not
+    to be believed: none counts as more samples than so many times the median of those in the objective.
     """
 
     sizes: NDArray[np.int64]
@@ -35,15 +37,17 @@ class ClientTable:
     rounds: NDArray[np.int64]
     available: NDArray[np.int64]
     objective: NDArray[np.bool_]
+    rejected: NDArray[np.int64]
+    trust: NDArray[np.float64]
     share_cap: float | None = None
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64], share_cap: float | None = None) -> ClientTable:
         """A table of clients that have not been contacted yet."""
         first, no_round = np.full_like(sizes, FIRST), np.full_like(sizes, NO_ROUND)
-        requests, replies, rounds, available = np.zeros((4, len(sizes)), dtype=np.int64)
-        objective = np.ones(len(sizes), dtype=bool)
-        return cls(sizes, first, requests, replies, no_round, rounds, available, objective, share_cap)
+        requests, replies, rounds, available, rejected = np.zeros((5, len(sizes)), dtype=np.int64)
+        everybody, full = np.ones(len(sizes), dtype=bool), np.ones(len(sizes))
+        return cls(sizes, first, requests, replies, no_round, rounds, available, everybody, rejected, full, share_cap)
 
     @property
     def samples(self) -> NDArray[np.int64]:
@@ -73,6 +77,20 @@ class ClientTable:
         """How often each client could be reached in the rounds in which it was a member, estimated the same way."""
         return _rates(self.available, self.rounds)
 
+    def note_standing(self, rejected: Iterable[int], trust: Mapping[int, float]) -> None:
+        """Whose replies were rejected in a round, and how much the updates of the others counted."""
+        self.rejected[list(rejected)] += 1
+        for client, part in trust.items():
+            self.trust[client] += FORGETTING * (part - self.trust[client])
+
+    def reputation(self) -> NDArray[np.float64]:
+        """Of each client, from 0 to 1: its trust, times the share of its replies that were not rejected.
+
+        A sampler may go by it; 1 for clients that were not heard of.
+        """
+        good: NDArray[np.float64] = (self.replies + PRIOR) / (self.replies + self.rejected + PRIOR)
+        return self.trust * good
+
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that depends on the past; sizes come from the data."""
         return {name: torch.from_numpy(getattr(self, name).copy()) for name in STATE}
@@ -80,7 +98,8 @@ class ClientTable:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
         for name in STATE:
-            getattr(self, name)[:] = state[name].numpy()
+            if name in state:  # some are younger than the checkpoint
+                getattr(self, name)[:] = state[name].numpy()
 
 
 def _rates(hits: NDArray[np.int64], tries: NDArray[np.int64]) -> NDArray[np.float64]:

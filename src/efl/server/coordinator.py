@@ -98,18 +98,21 @@ class Coordinator:
         changes += self.members.end(round_, cohort.clients, valid)
         counted = {client: reply for client, reply in valid.items() if self.table.objective[client]}
         version = self.log.version  # what those who replied have
-        if (why := self._aggregate(counted, cohort, settings)) is not None:
+        why, trust = self._aggregate(counted, cohort, settings)
+        if why is not None:
             rejected |= dict.fromkeys(valid, why)
             valid, counted = {}, {}
         self._note_replies(cohort, valid, settings, version)
+        self.table.note_standing(rejected.keys() & replies.blobs.keys(), trust)
         reset = self._reset_after_rejections(bool(valid), rejected=not rejected.keys().isdisjoint(replies.blobs))
         loss = mean_loss(counted, self.table, round_, self.loss_limit.most)
         self.loss_limit.note([reply.loss for reply in counted.values()])
         self._control_bytes(len(requests), replies, settings)
         sent = self.ledger.round_dict()
         now = self.transport.now
+        steps, doubtful = replies.steps, {client: part for client, part in trust.items() if part < 1}
         return RoundRecord(
-            round_, settings.eta, replies.steps, list(counted), rejected, loss, sent, changes, now, reset
+            round_, settings.eta, steps, list(counted), rejected, loss, sent, changes, now, reset, doubtful
         )
 
     def settings(self, round_: int) -> RoundSettings:
@@ -213,8 +216,10 @@ class Coordinator:
             rejected[client] = f"client {client} reports a training loss of {valid.pop(client).loss:.3g}"
         return valid, rejected
 
-    def _aggregate(self, replies: Mapping[int, ValidReply], cohort: Cohort, settings: RoundSettings) -> str | None:
-        """Make the next model; with limits, why everything stays as it was if that is not finite."""
+    def _aggregate(
+        self, replies: Mapping[int, ValidReply], cohort: Cohort, settings: RoundSettings
+    ) -> tuple[str | None, Mapping[int, float]]:
+        """Make the next model; with limits, why all stays as it was if that is not finite. How far updates counted."""
         updates = updates_of(replies, cohort, self.table)
         try:
             result = aggregate(self.algorithm, self.server, self.buffers, updates, settings, self.plain)
@@ -223,9 +228,9 @@ class Coordinator:
         except DivergedError as error:
             if self.limits is None:
                 raise
-            return str(error)
+            return str(error), {}
         self._commit(result)
-        return None
+        return None, result.trust
 
     def _commit(self, result: Aggregate) -> None:
         self.server, self.buffers = result.server, result.buffers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from efl.server.membership import Change
 from efl.training.optimisers import PLAIN_SGD, Optimiser
@@ -43,6 +43,7 @@ class RoundRecord:
         changes: Clients that arrived, departed, were abandoned or returned.
         time: Where time is simulated, the time at the end of the round.
         server_state_reset: All replies were rejected for some rounds, so all but the model's weights was reset.
+        trust: How much the updates of the aggregated clients counted, where that is not in full.
     """
 
     round: int
@@ -55,3 +56,4 @@ class RoundRecord:
     changes: list[Change]
     time: float | None
     server_state_reset: bool = False
+    trust: Mapping[int, float] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from efl.track.figures import (
     participation,
 )
 from efl.track.plots import SILENT, draw_panels, draw_participation, draw_stacks
-from efl.track.tables import comparison_rows, summary_rows
+from efl.track.tables import comparison_rows, reputation_rows, summary_rows
 from efl.track.text import change_lines, merit
 from efl.wire.ledger import KINDS
 
@@ -70,6 +70,8 @@ def write_report(directory: RunDirectory) -> Path:
     parts += ["<h2>Where the bytes went</h2>", _figure(_plotly_stacks(stacks), "bytes")]
     if came_and_went := [html.escape(line) for record in history for line in change_lines(record)]:
         parts += ["<h2>Who came and went</h2>", f"<p>{'<br>'.join(came_and_went)}</p>"]
+    if doubtful := reputation_rows(summary or {}):
+        parts += ["<h2>Clients in doubt</h2>", _table(doubtful[0], doubtful[1:])]
     parts += ["<h2>Who took part when</h2>", f"<p>{CAPTION}</p>", _figure(_plotly_participation(who), "participation")]
     parts += [f"<details><summary>The experiment</summary><pre>{html.escape(experiment.to_toml())}</pre></details>"]
     return _write_page(directory.path / "report.html", title, parts)

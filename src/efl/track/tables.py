@@ -156,3 +156,14 @@ FIGURES: tuple[Callable[[Summary], float | None], ...] = (
     _final,
     _worst,
 )
+
+
+def reputation_rows(summary: Mapping[str, Any], most: int = 20) -> list[list[str]]:
+    """The clients of least reputation, a header above them; nothing where nobody is in doubt.
+
+    >>> reputation_rows({"reputation": {"7": {"reputation": 0.05, "trust": 0.1, "rejected": 3}}})[1]
+    ['7', '0.05', '0.10', '3']
+    """
+    found = sorted(summary.get("reputation", {}).items(), key=lambda pair: pair[1]["reputation"])[:most]
+    rows = [[name, f"{one['reputation']:.2f}", f"{one['trust']:.2f}", str(one["rejected"])] for name, one in found]
+    return [["client", "reputation", "trust", "rejected replies"], *rows] if rows else []

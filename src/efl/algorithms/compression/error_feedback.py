@@ -58,6 +58,10 @@ class ErrorFeedback(Codec):
         """As the codec does."""
         return self.codec.compresses(direction)
 
+    def compress(self, deltas: Tensor, direction: Direction, settings: RoundSettings) -> Sequence[Payload]:
+        """As the codec does, without residuals."""
+        return self.codec.compress(deltas, direction, settings)
+
     def client_state(self, n: int) -> Mapping[str, int]:
         """R^k; where nothing is compressed, all of Δ^k, until the server is known to have it."""
         return {RESIDUAL: n} if self.sides == "both" and (self.compresses("up") or self.resend) else {}

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from efl.algorithms.components.admission import Increment
 from efl.algorithms.components.reduction import Aggregate
 from efl.algorithms.compression.codec import CODECS, Codec, Direction, OnSent
 from efl.algorithms.state import Part, RoundSettings, ServerState
@@ -26,6 +27,7 @@ from efl.rng import Purpose
 from efl.settings import Positive
 from efl.training.local_work import LocalWork
 from efl.wire import Lattice, Layout, Payload
+from efl.wire.payloads.lattice import LARGEST_STEP
 
 STEP = "step"  # of the server: the usual size of an update, the step down, the grid
 ROOM = 16  # times the largest weight at the start, or 1: what a weight can grow to
@@ -109,7 +111,11 @@ class StochasticLattice(Codec):
 
     def _size(self, aggregate: Aggregate, a: float) -> float:
         """The mean size of the updates, by their weights; the aggregate's own where clients send no lattices."""
-        sent = [(one.step / a, weight) for one, weight in aggregate.contributions if isinstance(one, Lattice)]
+        sent = [
+            (one.step / a if isinstance(one, Lattice) else root_mean_square(one.values), weight)
+            for one, weight in aggregate.contributions
+            if isinstance(one, Lattice | Increment)
+        ]
         total = sum(weight for _, weight in sent)
         if total > 0:
             return sum(size * weight for size, weight in sent) / total
@@ -142,7 +148,7 @@ def root_mean_square(row: NDArray[np.float32]) -> float:
 
 def _rounded(row: NDArray[np.float32], a: float, layout: Layout, rng: np.random.Generator | None = None) -> Lattice:
     step = np.float32(a * root_mean_square(row))
-    if not 0 < step < np.inf:
+    if not 0 < step <= LARGEST_STEP:  # nothing, or more than can be sent
         return Lattice.of(layout, np.zeros(layout.n, np.int32), 1.0)
     scaled = row / step
     codes = np.rint(scaled) if rng is None else np.floor(scaled + rng.random(layout.n, dtype=np.float32))

@@ -77,8 +77,12 @@ class Memory(Transform):
         else:
             for row, update in zip(work.state[REMEMBERED].numpy(), updates, strict=True):
                 update.add_to(row, self.codec.fidelity(update, work.settings) / pace, work.start.numpy())
-        kept = [self.codec.fidelity(update, work.settings) if self.of == "sent" else 1.0 for update in updates]
+        kept = [self.remembered(update, work.settings) for update in updates]
         work.state[PACE] = (pace / torch.tensor(kept)).unsqueeze(1)
+
+    def remembered(self, sent: Payload, settings: RoundSettings) -> float:
+        """α, or all where what was meant is remembered."""
+        return self.codec.fidelity(sent, settings) if self.of == "sent" else 1.0
 
     def _forget_lost(self, work: LocalWork) -> None:
         """Take out of y what never arrived."""
@@ -96,7 +100,7 @@ class Memory(Transform):
         memory = server.tensors["memory"] * fade(settings.clients) ** passed
         delta = delta + pace * memory
         for update in updates:
-            kept = self.codec.fidelity(update.delta, settings) if self.of == "sent" else 1.0
+            kept = self.remembered(update.sent, settings)
             update.delta.add_to(memory.numpy(), kept * update.share / pace, server.w.numpy())
         return delta, server.having(memory=memory, **{LAST_ROUND: torch.tensor([float(settings.round)])})
 
