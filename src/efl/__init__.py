@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         MajorityVote,
         Mime,
         Part,
+        Privacy,
         Scaffold,
         Scallion,
         ServerAdagrad,

@@ -28,6 +28,7 @@ from efl.algorithms.signsgd import SignSGD
 from efl.algorithms.stc import STC
 from efl.algorithms.transform import TRANSFORMS, Transform, chain
 from efl.algorithms.transforms.clipping import ClipByNorm
+from efl.algorithms.transforms.privacy import Privacy
 from efl.algorithms.transforms.robust import CoordinateMedian
 from efl.algorithms.transforms.server_optimisers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 from efl.algorithms.vrlsgd import VRLSGD

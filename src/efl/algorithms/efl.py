@@ -32,7 +32,7 @@ from efl.algorithms.base import (
     Uploads,
 )
 from efl.algorithms.components.drift import drift_of, drift_state, without_drift
-from efl.algorithms.components.efl_presets import FIRST_EDITION, PAPER
+from efl.algorithms.components.efl_presets import FIRST_EDITION, PAPER, PRIVATE
 from efl.algorithms.components.elastic import ElasticField, StepKind, completion_scale, elastic_step
 from efl.algorithms.components.fields import full_fields, received, short_fields, summed
 from efl.algorithms.components.information import FisherKind, information
@@ -74,8 +74,7 @@ class EFL(Algorithm):
         drift: Whether clients that return correct their drift; ``auto`` with the lattice, and where they return at
             least every fifth round.
         caution: κ of `Caution`; None for 1 with the lattice, else 0.
-        weighting: What incomplete work counts: ``elastic`` scales it by a_E/a_s, ``C`` by E/s, ``B`` not at all, ``A``
-            drops it.
+        weighting: Incomplete work is scaled by a_E/a_s (``elastic``), by E/s (``C``), not (``B``), or dropped (``A``).
         weight_cap: θ of Assumption 5, the most that incomplete work is scaled by.
         fisher: ``running`` (from the gradients of the steps just done, free), ``empirical`` or ``true`` (a pass of
             their own).
@@ -97,6 +96,7 @@ class EFL(Algorithm):
     """
 
     presets: ClassVar[Presets] = {"paper": PAPER, "2021": FIRST_EDITION}
+    private_settings = PRIVATE
     elasticity: NonNegative = 0.3
     bytes: str | float = "1/25"
     step_up: Positive | None = None

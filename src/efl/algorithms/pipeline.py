@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from efl.algorithms.base import Algorithm
 from efl.algorithms.components.reduction import Aggregate, delta_of
 from efl.algorithms.compression.codec import OnSent
 from efl.algorithms.state import UPDATE, Part, Parts, RoundSettings, ServerState, Update
-from efl.algorithms.transform import Transform, overrides
+from efl.algorithms.transform import Release, Transform, overrides
 from efl.errors import UserError
 from efl.training.assignment import PERSONAL
 from efl.training.local_work import LocalWork
@@ -82,22 +83,42 @@ def aggregate(
     algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
 ) -> tuple[ServerState, Payload | None]:
     """The server's next state, and the payload by which its model and every client's copy change, if they do."""
-    if not updates:
+    release = release_of(algorithm)
+    if not updates and release is None:
         return server, None
     payload: Payload | None = None
     w_next = server.w
     if algorithm.changes_model(settings):
-        proposed, server = _reduced(algorithm, server, updates, settings)
+        if release is None:
+            proposed = _reduced(algorithm, server, updates, settings)
+        else:
+            delta, server = release(updates, server, settings)
+            proposed, updates = Aggregate(server.w, [], [], delta=delta), Withheld()
+        proposed, server = _transformed(algorithm, proposed, server, updates, settings)
         payload, server = algorithm.codec.encode_down(proposed, server, settings)
         w_next = torch.from_numpy(payload.onto(server.w.numpy()))
     server = algorithm.server_update(server, updates, w_next, settings)
     return ServerState(w_next, server.tensors), payload
 
 
+def release_of(algorithm: Algorithm) -> Release | None:
+    """What alone may see the updates, if there is such a transformation."""
+    return next((t.release for t in reversed(algorithm.transforms) if t.release is not None), None)
+
+
+class Withheld(Sequence[Update]):
+    """The updates of a round in place of which only what was released may be used: looking at them is refused."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise UserError("privacy: the algorithm, or a transformation, uses single updates; choose efl, fedavg or such")
+
+    __len__ = __getitem__ = __iter__ = __bool__ = __contains__ = _refuse
+
+
 def _reduced(
     algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
-) -> tuple[Aggregate, ServerState]:
-    """Σ weight_k · delta_k, or what a robust rule makes of it, after the transformations in reverse."""
+) -> Aggregate:
+    """Σ weight_k · delta_k, or what a robust rule makes of it."""
     weights = algorithm.weights(updates, settings)
     if len(weights) != len(updates):
         name = type(algorithm).__name__
@@ -108,6 +129,17 @@ def _reduced(
     proposed = Aggregate(server.w, deltas, weights, fmean(update.sampling_probability for update in updates))
     if (rule := next((t.reduce for t in reversed(algorithm.transforms) if t.reduce is not None), None)) is not None:
         proposed = proposed.having(rule(torch.stack([delta_of(delta, server.w) for delta in deltas]), weights))
+    return proposed
+
+
+def _transformed(
+    algorithm: Algorithm,
+    proposed: Aggregate,
+    server: ServerState,
+    updates: Sequence[Update],
+    settings: RoundSettings,
+) -> tuple[Aggregate, ServerState]:
+    """What the transformations make of it, in reverse."""
     for transform in reversed(algorithm.transforms):
         if overrides(transform, "on_server"):
             delta, server = transform.on_server(proposed.delta, updates, server, settings)

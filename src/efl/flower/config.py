@@ -26,17 +26,22 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
     5
     """
     table: dict[str, dict[str, Any]] = {}
+    transforms: dict[str, dict[str, Any]] = {}
     for name, value in run_config.items():
         section, dot, key = name.partition(".")
         if not dot:
             raise UserError(f"{name}: write section.key, such as training.rounds")
-        table.setdefault(section, {})
         outer, dot, inner = key.partition(".")
+        if section == "transform" and dot:  # such as transform.privacy.epsilon
+            transforms.setdefault(outer, {})[inner] = value
+            continue
+        table.setdefault(section, {})
         if section == "training" and dot:  # a table within the section, such as training.optimiser.name
             table[section].setdefault(outer, {})[inner] = value
         else:
             table[section][key] = value
-    return parse({**table, "track": {**table.get("track", {}), "checkpoint_every": 1}})
+    listed = {"transform": [{"name": name, **values} for name, values in transforms.items()]} if transforms else {}
+    return parse({**table, **listed, "track": {**table.get("track", {}), "checkpoint_every": 1}})
 
 
 def fleet_of(experiment: Experiment) -> Fleet:

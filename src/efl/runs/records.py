@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+BUDGET = "the privacy budget"  # as what stopped a run
 VERSION = 2  # of the names in metrics.jsonl and summary.json; without one, they are the first edition's
 # The first edition's name, and the one now. Records have both: scripts may rely on the old ones.
 RENAMED = {

@@ -12,7 +12,6 @@ from typing import Any, cast
 from torch import nn
 
 from efl.algorithms import Algorithm, codec_table, create, find, name_of, transform_tables
-from efl.algorithms.transform import fit
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment, Transformation
@@ -32,6 +31,7 @@ from efl.runs.device import device_named
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.learning import NAMED, Learning
 from efl.runs.network import flat_model
+from efl.runs.privacy import fitted
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
 from efl.server.membership import membership_of
@@ -221,7 +221,7 @@ def build(
         federation = (data or DataCache()).load(experiment)
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
-    algorithm = fit(algorithm, len(federation), experiment.training.cohort)
+    algorithm = fitted(algorithm, len(federation), experiment.training, fleet)
     experiment = resolved(experiment.with_values(training=learning.described()), algorithm, fleet)
     fleet.check(len(federation), experiment.training.seed)
     name = CUSTOM if module is not None else _network_name(experiment, federation)
