@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field as Constraint
 from torch import Tensor
 
+from efl.algorithms.components.reduction import delta_of
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.algorithms.transform import TRANSFORMS, Release, Transform
 from efl.algorithms.transforms.clipping import shortened
@@ -33,10 +34,9 @@ from efl.errors import UserError
 from efl.rng import Purpose, stream
 from efl.settings import Positive
 from efl.training.local_work import LocalWork
-from efl.wire import Payload
 
 NORM = "privacy_norm"  # C, where it follows a quantile
-ROUNDING = 1e-6  # by which less than C is aimed at: what is added up is rounded to float32 once more
+ROUNDING = 1e-12  # by which less than C is aimed at, so that rounding does not exceed it
 BITS_SHARE = 1 / 20  # σ_b as a share of the cohort
 BITS_LEAST = 2.0  # and at least so many times z: Δ then has 3 % more noise at most
 Open = Annotated[float, Constraint(gt=0, lt=1)]
@@ -90,12 +90,12 @@ class Privacy(Transform):
         norm, cohort = self.norm_of(server), self._cohort(settings)
         rng = stream(settings.seed, Purpose.NOISE, settings.round)
         noise = self.update_noise(cohort) * norm * rng.standard_normal(len(server.w))
-        total = clipped_sum(updates, server.w, norm) + noise
+        total, bits = clipped_sum(updates, server.w, norm)
         if self.quantile is not None:
-            bits = short_ones(updates, server.w, norm) + self._bits_noise(cohort) * float(rng.standard_normal())
+            bits += self._bits_noise(cohort) * float(rng.standard_normal())
             followed = norm * exp(-self.norm_rate * (0.5 + bits / cohort - self.quantile))
             server = server.having(**{NORM: torch.tensor([followed])})
-        return torch.from_numpy(total / cohort).float(), server
+        return torch.from_numpy((total + noise) / cohort).float(), server
 
     def norm_of(self, server: ServerState) -> float:
         """C of this round."""
@@ -127,23 +127,15 @@ class Privacy(Transform):
         return settings.cohort
 
 
-def clipped_sum(updates: Sequence[Update], w: Tensor, norm: float) -> Noisy:
-    """Σ clip(x_k, C): an update more or less changes it by no more than ``norm``."""
-    total = np.zeros(len(w))
+def clipped_sum(updates: Sequence[Update], w: Tensor, norm: float) -> tuple[Noisy, float]:
+    """Σ clip(x_k, C) and Σ (b_k − ½): an update more or less changes them by ``norm`` and a half at most."""
+    total, bits = np.zeros(len(w)), 0.0
     for update in updates:
-        length = length_of(update.delta, w)
-        if np.isfinite(length):
-            factor = min(1.0, (1 - ROUNDING) * norm / length) if length else 1.0
-            update.delta.add_to(total, factor, w.numpy())  # type: ignore[arg-type]  # in double precision
-    return total
-
-
-def short_ones(updates: Sequence[Update], w: Tensor, norm: float) -> float:
-    """Σ (b_k − ½): an update more or less changes it by a half."""
-    return sum(0.5 if length_of(update.delta, w) <= norm else -0.5 for update in updates)
-
-
-def length_of(update: Payload, w: Tensor) -> float:
-    """‖x‖ of what an update comes to as it is decoded."""
-    values = update.values - w.numpy() if update.absolute else update.values
-    return float(np.linalg.norm(values.astype(np.float64)))
+        decoded = delta_of(update.delta, w).numpy().astype(np.float64)
+        length = float(np.linalg.norm(decoded))
+        bits += 0.5 if length <= norm else -0.5
+        if length <= norm:
+            total += decoded
+        elif np.isfinite(length):
+            total += (1 - ROUNDING) * norm / length * decoded
+    return total, bits
