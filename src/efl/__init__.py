@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         ServerAdam,
         ServerMomentum,
         ServerYogi,
+        SharedSupport,
         SignSGD,
         SparseTernary,
         Step,

@@ -36,7 +36,6 @@ class Purpose(IntEnum):
     ROUNDING = 12
     AUGMENTATION = 13
     NOISE = 16
-    SUPPORT = 17
 
 
 def stream(seed: int, purpose: Purpose, round_: int = 0, client: int = 0) -> np.random.Generator:

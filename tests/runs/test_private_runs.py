@@ -109,7 +109,8 @@ def test_an_experiment_file_can_ask_for_it(tmp_path):
     file = tmp_path / "private.toml"
     file.write_text(
         '[federation]\ndataset = "digits"\nclients = 20\n[training]\nrounds = 2\ncohort = 5\nlocal_steps = 2\n'
-        '[fleet]\nselection = "poisson"\n[[transform]]\nname = "privacy"\nepsilon = 80.0\nnoise_multiplier = 0.9\nquantile = 0.5\n'
+        '[fleet]\nselection = "poisson"\n[[transform]]\nname = "privacy"\nepsilon = 80.0\nnoise_multiplier = 0.9\n'
+        "quantile = 0.5\n"
     )
     result = efl.run(load_experiment(file), out=tmp_path / "run")
     kept = RunDirectory.open(tmp_path / "run").experiment()

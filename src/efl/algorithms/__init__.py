@@ -7,6 +7,7 @@ from efl.algorithms.compression.codec import Codec, Uncompressed
 from efl.algorithms.compression.error_feedback import ErrorFeedback
 from efl.algorithms.compression.quantise import EightBit
 from efl.algorithms.compression.signs import MajorityVote
+from efl.algorithms.compression.support import SharedSupport
 from efl.algorithms.compression.ternary import SparseTernary
 from efl.algorithms.ditto import Ditto
 from efl.algorithms.efl import EFL

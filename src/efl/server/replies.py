@@ -92,4 +92,7 @@ class ReplyValidator:
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")
+            fits = self.parts[name].fits if name in self.parts else None
+            if fits is not None and not fits(part, self.settings):
+                raise WireError(f"client {client} sent another round's {name}")
         return parts
