@@ -10,7 +10,7 @@ from torch import nn
 
 import efl
 from efl import EFL, FedAvg, Fleet, Privacy, UserError, chain, load_experiment, resume, train
-from efl.algorithms.fitting import with_noise
+from efl.algorithms.fitting import with_privacy
 from efl.rng import Purpose, stream
 from efl.runs.directory import RunDirectory
 from efl.runs.privacy import Accountant, epsilon, needed_noise
@@ -157,7 +157,7 @@ def test_each_client_is_sampled_by_itself():
 
 def test_what_clients_are_told_besides_the_model_depends_on_nobody(digits):
     """Neither bytes nor losses nor sample counts of a round change the next one's settings."""
-    algorithm = with_noise(private(EFL()), 1.0)
+    algorithm = with_privacy(private(EFL()), noise_multiplier=1.0)
     coordinator, _ = assemble(digits, algorithm, POISSON, rounds=4, cohort=5, local_steps=2)
     told = []
     for round_ in range(4):

@@ -70,15 +70,21 @@ def _check(algorithm: Algorithm) -> None:
 
 def _try(algorithm: Algorithm) -> None:
     """A round without updates on one parameter: whatever needs single updates refuses."""
-    trial = with_noise(algorithm, 1.0)
+    trial = with_privacy(algorithm, noise_multiplier=1.0)
     settings = RoundSettings(0, 0.1, 1, 1, Layout.flat(1), cohort=1)
     aggregate(trial, initial_state(trial, torch.zeros(1)), [], settings)
 
 
-def with_noise(algorithm: A, noise_multiplier: float) -> A:
-    """A private algorithm with this much noise."""
+def with_privacy(algorithm: A, **settings: Any) -> A:
+    """A private algorithm with other settings of its privacy."""
     *others, privacy = algorithm.added_transforms
     changed = chained_like(replace(algorithm), algorithm)
-    noisy = replace(privacy, noise_multiplier=noise_multiplier)
-    object.__setattr__(changed, "added_transforms", (*others, noisy))
+    object.__setattr__(changed, "added_transforms", (*others, replace(privacy, **settings)))
     return changed
+
+
+def for_clients(algorithm: A) -> A:
+    """The algorithm as a client needs it: noise and budget are the server's, and so is what works them out."""
+    if privacy_of(algorithm) is None:
+        return algorithm
+    return with_privacy(algorithm, epsilon=None, noise_multiplier=1.0)

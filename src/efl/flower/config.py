@@ -52,5 +52,5 @@ def fleet_of(experiment: Experiment) -> Fleet:
     fleet = make(Fleet, experiment.fleet, "fleet")
     assert isinstance(fleet, Fleet)
     if fleet.selection == "available" or not (fleet.abandon is False or isinstance(fleet.abandon, float | int)):
-        raise UserError("fleet: on a network write selection = uniform or share, abandon = false or a number")
+        raise UserError("fleet: on a network write selection = uniform, share or poisson, abandon = false or a number")
     return fleet

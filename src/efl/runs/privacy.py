@@ -13,7 +13,7 @@ from math import floor, inf, log10
 from typing import Any, TypeVar
 
 from efl.algorithms.base import Algorithm
-from efl.algorithms.fitting import fit, privacy_of, with_noise
+from efl.algorithms.fitting import fit, privacy_of, with_privacy
 from efl.algorithms.transforms.privacy import Privacy
 from efl.config import Experiment, TrainingSection
 from efl.errors import UserError
@@ -117,7 +117,7 @@ def fitted(algorithm: A, clients: int, training: TrainingSection, fleet: Fleet) 
             f"{noise:g}, more than the budget of {privacy.epsilon:g}; raise one of them"
         )
     replace(privacy, noise_multiplier=noise).update_noise(training.cohort)
-    return with_noise(algorithm, noise)
+    return with_privacy(algorithm, noise_multiplier=noise)
 
 
 def _check(privacy: Privacy, clients: int, fleet: Fleet) -> None:
