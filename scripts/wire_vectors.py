@@ -17,6 +17,7 @@ from efl.wire import (
     Field,
     Lattice,
     Layout,
+    OnSupport,
     Quantised,
     RankOneFisher,
     Signs,
@@ -55,6 +56,7 @@ def main() -> None:
     values = (np.arange(layout.n) % 64 / 8 - 4).astype(np.float32)
     signs, rounded = Signs(every % 3 == 0, 0.25), Quantised(layout, (every % 255 - 127).astype(np.int8), each.scales)
     lattice = Lattice(layout, many, np.where(many % 2 == 0, 1 + many % 5, -(many**2) % 70 - 1).astype(np.int32), 0.125)
+    chosen = OnSupport(layout.n, 5, values[:40])
     on_lattice = {"positions": many, "values": lattice.values}
     sparse = {"positions": few, "values": update.values}
     dense = {"positions": many, "values": each.values}
@@ -72,6 +74,7 @@ def main() -> None:
         ]),
         described("signs", encode(signs, plain), values=signs.values),
         described("quantised", encode(rounded, plain), values=rounded.values),
+        described("on a support", encode(chosen, plain), positions=chosen.positions, values=chosen.values),
         described("lattice", encode(lattice, plain), **on_lattice),
         described("lattice, coded by the field", encode(lattice, by_field), by_field=True, **on_lattice),
     ]  # fmt: skip

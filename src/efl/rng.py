@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     VALIDATION = 11
     ROUNDING = 12
     AUGMENTATION = 13
+    NOISE = 16
     HOSTILE = 19
 
 

@@ -11,6 +11,7 @@ from efl.wire import (
     Dense,
     Field,
     Layout,
+    OnSupport,
     Payload,
     Quantised,
     RankOneFisher,
@@ -365,6 +366,7 @@ def samples():
         Field(CNN, at[:50], fisher[at[:50]], fisher[at[:50]] - 1),
         Signs(fisher > 1, 0.5),
         quantise(torch.from_numpy(fisher)[None], CNN)[0],
+        OnSupport(CNN.n, 3, fisher[:100]),
     ]
     for context in CONTEXTS:
         for payload in payloads:
@@ -405,8 +407,8 @@ def check_refused_or_valid(blob, context, read):
             assert len(payload.values) == context.layout.n
             assert np.isfinite(payload.values).all()
         else:
-            at = payload.positions if isinstance(payload, Ternary) else payload.index
-            values = payload.values if isinstance(payload, Ternary) else payload.fisher
+            at = payload.index if isinstance(payload, Field) else payload.positions
+            values = payload.fisher if isinstance(payload, Field) else payload.values
             assert np.isfinite(values).all()
             if at is not None:
                 assert len(at) == 0 or (at[0] >= 0 and at[-1] < context.layout.n and (np.diff(at) > 0).all())

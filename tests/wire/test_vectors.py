@@ -6,7 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efl.wire import Context, Dense, Lattice, Layout, Message, Quantised, RankOneFisher, Signs, Ternary, decode, encode
+from efl.wire import (
+    Context,
+    Dense,
+    Lattice,
+    Layout,
+    Message,
+    OnSupport,
+    Quantised,
+    RankOneFisher,
+    Signs,
+    Ternary,
+    decode,
+    encode,
+)
 from efl.wire.merged import unpack_merged
 from efl.wire.reader import Reader
 
@@ -32,7 +45,7 @@ def test_a_payload(vector):
     got = decode(blob, context)
     if isinstance(got, Dense | Signs | Quantised):
         assert got.values.tolist() == vector["values"]
-    elif isinstance(got, Ternary | Lattice):
+    elif isinstance(got, Ternary | Lattice | OnSupport):
         assert got.positions.tolist() == vector["positions"]
         assert got.values.tolist() == vector["values"]
     else:

@@ -7,6 +7,7 @@ from efl.algorithms.compression.codec import Codec, Uncompressed
 from efl.algorithms.compression.error_feedback import ErrorFeedback
 from efl.algorithms.compression.quantise import EightBit
 from efl.algorithms.compression.signs import MajorityVote
+from efl.algorithms.compression.support import SharedSupport
 from efl.algorithms.compression.ternary import SparseTernary
 from efl.algorithms.ditto import Ditto
 from efl.algorithms.efl import EFL
@@ -29,6 +30,7 @@ from efl.algorithms.stc import STC
 from efl.algorithms.transform import TRANSFORMS, Transform, chain
 from efl.algorithms.transforms.clipping import ClipByNorm
 from efl.algorithms.transforms.defence import Defence
+from efl.algorithms.transforms.privacy import Privacy
 from efl.algorithms.transforms.robust import CoordinateMedian, GeometricMedian, MultiKrum, TrimmedMean
 from efl.algorithms.transforms.robust_mixing import Bucketing, CentredClipping, NearestNeighbourMixing
 from efl.algorithms.transforms.server_optimisers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi

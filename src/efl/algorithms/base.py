@@ -61,6 +61,7 @@ class Algorithm(Settings):
     # What it is
 
     presets: ClassVar[Presets] = {}  # settings by the name that follows a colon: ``efl:paper``
+    private_settings: ClassVar[Mapping[str, Any]] = {}  # what privacy needs; usual values of None are filled in
 
     @property
     def uses_incomplete(self) -> bool:

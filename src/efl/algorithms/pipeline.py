@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from efl.algorithms.base import Algorithm
 from efl.algorithms.components.reduction import Aggregate
 from efl.algorithms.compression.codec import OnSent
 from efl.algorithms.state import UPDATE, Part, Parts, RoundSettings, ServerState, Update
-from efl.algorithms.transform import Transform, overrides
+from efl.algorithms.transform import Release, Transform, overrides
 from efl.errors import UserError
 from efl.training.assignment import PERSONAL
 from efl.training.local_work import LocalWork
@@ -99,22 +100,42 @@ def aggregate(
 
     ``updates`` are `admitted` ones.
     """
-    if not (updates := [update for update in updates if update.trust > 0]):
+    release, updates = release_of(algorithm), [update for update in updates if update.trust > 0]
+    if not updates and release is None:
         return server, None
     payload: Payload | None = None
     w_next = server.w
     if algorithm.changes_model(settings):
-        proposed, server = _reduced(algorithm, server, updates, settings)
+        if release is None:
+            proposed = _reduced(algorithm, server, updates, settings)
+        else:
+            delta, server = release(updates, server, settings)
+            proposed, updates = Aggregate(server.w, [], [], delta=delta), Withheld()
+        proposed, server = _transformed(algorithm, proposed, server, updates, settings)
         payload, server = algorithm.codec.encode_down(proposed, server, settings)
         w_next = torch.from_numpy(payload.onto(server.w.numpy()))
     server = algorithm.server_update(server, updates, w_next, settings)
     return ServerState(w_next, server.tensors), payload
 
 
+def release_of(algorithm: Algorithm) -> Release | None:
+    """What alone may see the updates, if there is such a transformation."""
+    return next((t.release for t in reversed(algorithm.transforms) if t.release is not None), None)
+
+
+class Withheld(Sequence[Update]):
+    """The updates of a round in place of which only what was released may be used: looking at them is refused."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise UserError("privacy: the algorithm, or a transformation, uses single updates; choose efl, fedavg or such")
+
+    __len__ = __getitem__ = __iter__ = __bool__ = __contains__ = _refuse
+
+
 def _reduced(
     algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
-) -> tuple[Aggregate, ServerState]:
-    """Σ weight_k · delta_k, after the transformations in reverse."""
+) -> Aggregate:
+    """Σ weight_k · delta_k."""
     weights = algorithm.weights(updates, settings)
     if len(weights) != len(updates):
         name = type(algorithm).__name__
@@ -122,7 +143,17 @@ def _reduced(
     for transform in algorithm.transforms:
         weights = transform.weigh(weights, updates)
     deltas = [update.delta for update in updates]
-    proposed = Aggregate(server.w, deltas, weights, fmean(update.sampling_probability for update in updates))
+    return Aggregate(server.w, deltas, weights, fmean(update.sampling_probability for update in updates))
+
+
+def _transformed(
+    algorithm: Algorithm,
+    proposed: Aggregate,
+    server: ServerState,
+    updates: Sequence[Update],
+    settings: RoundSettings,
+) -> tuple[Aggregate, ServerState]:
+    """What the transformations make of it, in reverse."""
     for transform in reversed(algorithm.transforms):
         if overrides(transform, "on_server"):
             delta, server = transform.on_server(proposed.delta, updates, server, settings)

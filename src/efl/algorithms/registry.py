@@ -96,7 +96,8 @@ def transform_tables(algorithm: Algorithm) -> list[dict[str, Any]]:
     known = {cls: name for name, cls in TRANSFORMS.items()}
     added = algorithm.added_transforms
     names = [known.get(type(one), import_path(one)) for one in added]
-    return [{"name": name, **asdict(one)} for name, one in zip(names, added, strict=True)]
+    values = [{key: value for key, value in asdict(one).items() if value is not None} for one in added]
+    return [{"name": name, **of_it} for name, of_it in zip(names, values, strict=True)]
 
 
 def every_name() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import inf
@@ -31,6 +31,7 @@ class Part:
             a round of steps along it is, no more than a ``vote`` per parameter.
         resend: Whether a client keeps it until it knows that it arrived, so that what was lost can be sent again.
         every: It is sent in every so many-th round only.
+        fits: Whether a payload is one of this round; None if all are. A reply with another is rejected.
     """
 
     payload: type[Payload]
@@ -38,6 +39,7 @@ class Part:
     limit: Limit = "gradient"
     resend: bool = False
     every: int = 1
+    fits: Callable[[Payload, RoundSettings], bool] | None = None
 
     def comes_in(self, round_: int) -> bool:
         """Whether an upload of this round has it.

@@ -30,6 +30,8 @@ A = TypeVar("A", bound=Algorithm)
 
 Reduce = Callable[[Tensor, Sequence[float]], Tensor]
 """From deltas (K, n) and their weights, which sum to one, to one delta (n,)."""
+Release = Callable[[Sequence[Update], ServerState, RoundSettings], tuple[Tensor, ServerState]]
+"""From updates, possibly none, to one delta (n,), and the server's state."""
 
 
 class Transform(Settings):
@@ -90,6 +92,14 @@ class Transform(Settings):
         one = Increment(self.reduce(deltas, shares).numpy())
         return [replace(update, counts_as=one) for update in updates], server
 
+    @property
+    def release(self) -> Release | None:
+        """Takes the place of the weighted sum where nothing else may be known of the updates, if not None.
+
+        Neither algorithm nor codec nor any other transformation sees them then, and a round without any has one, too.
+        """
+        return None
+
     def on_server(
         self, delta: Tensor, updates: Sequence[Update], server: ServerState, settings: RoundSettings
     ) -> tuple[Tensor, ServerState]:
@@ -109,13 +119,12 @@ def overrides(transform: Transform, stage: str) -> bool:
     return getattr(type(transform), stage) is not getattr(Transform, stage)
 
 
-def fit(algorithm: A, clients: int, cohort: int) -> A:
-    """The algorithm for so many clients, with what was chained to it."""
-    fitted = algorithm.fitted(clients, cohort)
-    if fitted is not algorithm:
-        object.__setattr__(fitted, "added_transforms", algorithm.added_transforms)
-        object.__setattr__(fitted, "replaced_codec", algorithm.replaced_codec)
-    return fitted
+def chained_like(changed: A, algorithm: A) -> A:
+    """The algorithm with other settings, with what was chained to it before."""
+    if changed is not algorithm:
+        object.__setattr__(changed, "added_transforms", algorithm.added_transforms)
+        object.__setattr__(changed, "replaced_codec", algorithm.replaced_codec)
+    return changed
 
 
 def chain(algorithm: A, *transforms: Transform, codec: Codec | None = None) -> A:

@@ -21,6 +21,7 @@ from efl.wire import (
     Field,
     Lattice,
     Limits,
+    OnSupport,
     Payload,
     Quantised,
     RankOneFisher,
@@ -163,6 +164,7 @@ def _honest(
     yield Lattice(layout, few, (few**3 % 2**23 + 1).astype(np.int32), 2.0**-20)
     yield Lattice(layout, np.arange(layout.n), np.ones(layout.n, np.int32), 1.0)
     yield Quantised(layout, (np.arange(layout.n) % 255 - 127).astype(np.int8), scales)
+    yield OnSupport(layout.n, 7, fisher[: layout.n // 4])
 
 
 def _hostile_payloads(layout: Layout) -> Iterator[bytes]:

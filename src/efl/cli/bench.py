@@ -189,3 +189,20 @@ def chaos(
     say(str(outcome))
     if not outcome.passed:
         raise typer.Exit(1)
+
+
+@app.command()
+def privacy(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 60,
+    data_dir: DataOption = None,
+) -> None:
+    """Accuracy and bytes at ε = 8, EFL beside DP-FedAvg; and of one support for everybody, for secure aggregation."""
+    from efl.bench.privacy import private_runs, shared_supports
+
+    for row in shared_supports():
+        say(str(row))
+    try:
+        for row in private_runs(data_dir, rounds):
+            say(str(row))
+    except UserError as error:
+        say(f"mnist: left out; {error}")

@@ -43,7 +43,8 @@ class Fleet(Settings):
         inactive: y^k, the probability that a sampled client does not reply in a round: one number, or one per client;
             or ``[[round, y], …]``, each from its round on; or a function of client and round.
         selection: How cohorts are sampled: ``uniform``, with probability proportional to a client's ``share`` of the
-            samples, or uniformly among those that are ``available`` by the trace.
+            samples, uniformly among those that are ``available`` by the trace, or each client by itself (``poisson``),
+            so that ``cohort`` is the mean.
         lost: The probability that a reply is lost on its way.
         arrivals: Who comes when: ``[[round, who], …]``, or ``[[first, last, who], …]`` for each at a random round in
             between. ``who`` is a number of clients (those with the highest numbers) or a list of them.
@@ -71,7 +72,7 @@ class Fleet(Settings):
     stragglers: Probability = 0.0
     straggler_steps: Any = "uniform"
     inactive: Inactivity | Callable[[int, int], float] = 0.0
-    selection: Literal["uniform", "share", "available"] = "uniform"
+    selection: Literal["uniform", "share", "available", "poisson"] = "uniform"
     lost: Probability = 0.0
     arrivals: tuple[Event, ...] = ()
     departures: tuple[Event, ...] = ()

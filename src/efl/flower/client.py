@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from efl.algorithms.base import RoundSettings
+from efl.algorithms.fitting import for_clients
 from efl.client.evaluation import EvaluateRequests, Personalisation
 from efl.client.host import ClientHost
 from efl.client.state_file import CachedReply, StateFile, request_hash, state_directory
@@ -25,7 +26,7 @@ from efl.federation import Federation
 from efl.flower.config import LoadData, MakeModel, experiment_of, fleet_of
 from efl.flower.envelope import Envelope, pack, unpack
 from efl.processes import single_threaded
-from efl.runs.setup import LocalSetup, build
+from efl.runs.setup import LocalSetup, algorithm_of, build
 from efl.training.local_work import no_deadline
 from efl.wire import Dense, EvaluateReply, EvaluateRequest, TrainRequest, received
 from efl.wire.parts import decode_parts
@@ -116,7 +117,8 @@ class Node:
         if self.client >= clients:
             raise UserError(f"partition-id is {self.client}, but federation.clients is {clients}")
         data = replace(self.data, train=self.data.train * clients, test=self.data.test * clients)  # whatever its number
-        return build(self.experiment, data, self.make_model(self.experiment), fleet=fleet_of(self.experiment))
+        algorithm, fleet = for_clients(algorithm_of(self.experiment)), fleet_of(self.experiment)
+        return build(self.experiment, data, self.make_model(self.experiment), algorithm, fleet)
 
     def host(self, time_left: Callable[[], bool] = no_deadline) -> ClientHost:
         """A host of this client alone, without any state yet."""

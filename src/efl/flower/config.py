@@ -26,17 +26,22 @@ def experiment_of(run_config: Mapping[str, Any]) -> Experiment:
     5
     """
     table: dict[str, dict[str, Any]] = {}
+    transforms: dict[str, dict[str, Any]] = {}
     for name, value in run_config.items():
         section, dot, key = name.partition(".")
         if not dot:
             raise UserError(f"{name}: write section.key, such as training.rounds")
-        table.setdefault(section, {})
         outer, dot, inner = key.partition(".")
+        if section == "transform" and dot:  # such as transform.privacy.epsilon
+            transforms.setdefault(outer, {})[inner] = value
+            continue
+        table.setdefault(section, {})
         if section == "training" and dot:  # a table within the section, such as training.optimiser.name
             table[section].setdefault(outer, {})[inner] = value
         else:
             table[section][key] = value
-    return parse({**table, "track": {**table.get("track", {}), "checkpoint_every": 1}})
+    listed = {"transform": [{"name": name, **values} for name, values in transforms.items()]} if transforms else {}
+    return parse({**table, **listed, "track": {**table.get("track", {}), "checkpoint_every": 1}})
 
 
 def fleet_of(experiment: Experiment) -> Fleet:
@@ -47,5 +52,5 @@ def fleet_of(experiment: Experiment) -> Fleet:
     fleet = make(Fleet, experiment.fleet, "fleet")
     assert isinstance(fleet, Fleet)
     if fleet.selection == "available" or not (fleet.abandon is False or isinstance(fleet.abandon, float | int)):
-        raise UserError("fleet: on a network write selection = uniform or share, abandon = false or a number")
+        raise UserError("fleet: on a network write selection = uniform, share or poisson, abandon = false or a number")
     return fleet

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,23 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from efl.algorithms.base import Algorithm
-from efl.algorithms.transform import fit
+from efl.algorithms.fitting import privacy_of
 from efl.config import CUSTOM, Experiment
 from efl.errors import UserError
+from efl.fleet import Fleet
 from efl.flower.config import MakeModel, experiment_of, fleet_of
 from efl.flower.mailbox import Log, Mailbox
 from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
 from efl.reading import DamagedError, read_text, readable
+from efl.runs.checks import check_private
 from efl.runs.defended import share_cap
 from efl.runs.described import resolved
 from efl.runs.directory import RunDirectory
 from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.loop import Observer, Run
 from efl.runs.network import flat_model
+from efl.runs.privacy import fitted
 from efl.runs.result import Result
 from efl.runs.setup import Setup, algorithm_of
 from efl.server.abandonment import rule_of
@@ -35,6 +38,7 @@ from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
 from efl.server.limits import NormLimits
 from efl.server.membership import LiveMembership
+from efl.server.records import TrainingSettings
 from efl.server.registry import Registry
 from efl.server.round_end import RoundEnd
 from efl.server.sampling import SAMPLERS
@@ -80,25 +84,26 @@ def build_server(
     grid: Any, experiment: Experiment, make_model: MakeModel, log: Log
 ) -> tuple[FlowerSetup, RunDirectory]:
     """What the server needs, and the directory of its run, which may exist already."""
-    algorithm = _algorithm(experiment, defended=_defended(Path(experiment.network.directory)))
     fleet = fleet_of(experiment)
+    algorithm = _algorithm(experiment, fleet, defended=_defended(Path(experiment.network.directory)))
     experiment = resolved(experiment, algorithm, fleet)
     experiment = experiment.with_values(federation={"dataset": CUSTOM}, model={"name": CUSTOM})
     network, clients = experiment.network, experiment.federation.clients
     where = Path(network.directory)
     directory = RunDirectory.open(where) if (where / "config.toml").exists() else RunDirectory.create(where, experiment)
-    _check_same(experiment, algorithm, directory)
+    _check_same(experiment, algorithm, directory, fleet)
     if directory.read_summary() is not None:
         raise UserError(f"{where} holds a run that is finished; set network.directory to a new one")
     model = flat_model(make_model(experiment), experiment, algorithm)
+    check_private(model, algorithm)
     registry = Registry(clients, network.patience, directory.path / "clients.json")
     mailbox = Mailbox(grid, registry, run_name(directory.name), network.deadline, log, rejoin=network.rejoin)
     return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
-def _algorithm(experiment: Experiment, *, defended: bool) -> Algorithm:
+def _algorithm(experiment: Experiment, fleet: Fleet, *, defended: bool) -> Algorithm:
     algorithm = algorithm_of(experiment, deployed=defended)
-    return fit(algorithm, experiment.federation.clients, experiment.training.cohort)
+    return fitted(algorithm, experiment.federation.clients, experiment.training, fleet)
 
 
 def _defended(where: Path) -> bool:
@@ -107,11 +112,11 @@ def _defended(where: Path) -> bool:
     return not begun or any(one.name == "defence" for one in RunDirectory.open(where).experiment().transform)
 
 
-def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDirectory) -> None:
+def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDirectory, fleet: Fleet) -> None:
     """See that a directory holds this experiment; settings that its version of the program did not know are as now."""
     there = directory.experiment()
     found = there.model_copy(update={"network": experiment.network, "algorithm": experiment.algorithm})
-    if found != experiment or _algorithm(there, defended=False) != algorithm:
+    if found != experiment or _algorithm(there, fleet, defended=False) != algorithm:
         hint = (
             "; runs of elastic-fl 0.1 go on with algorithm.name = 'efl:2021'" if "density_up" in there.algorithm else ""
         )
@@ -155,6 +160,15 @@ class FlowerSetup(Setup):
     def evaluation(self) -> EvaluationSchedule:
         """When models are evaluated; how many test samples there are, only the clients know."""
         return EvaluationSchedule.of(self.experiment.training, self.clients, 0)
+
+    @cached_property
+    def training(self) -> TrainingSettings:
+        """What all rounds have in common; with privacy, whom it samples and what noise it adds is the server's secret.
+
+        A seed anew in each process: what was drawn before is never drawn again for other replies.
+        """
+        known = super().training
+        return known if privacy_of(self.algorithm) is None else replace(known, seed=secrets.randbits(128))
 
     def coordinator(self, state: Path | None = None) -> Coordinator:
         """A coordinator that reaches its clients through the mailbox; they keep their state themselves."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from efl.algorithms import Algorithm
+from efl.algorithms.fitting import privacy_of
 from efl.errors import UserError, first_line
 from efl.federation import Federation
 from efl.federation.lazy import LazyTensor, known
@@ -39,6 +40,7 @@ def check_fit(
 ) -> None:
     """Raise `UserError` if the model cannot be trained on the data, or what comes of it cannot be measured."""
     check_targets(federation, objective)
+    check_private(model, algorithm)
     check_augment(federation, batch_size)
     if getattr(algorithm, "fisher", None) == "true" and not objective.task.has_likelihood:
         raise UserError("algorithm.fisher = 'true' draws targets from the model; with a loss of your own use 'running'")
@@ -67,6 +69,12 @@ def check_fit(
         raise UserError(problem)
     objective.of_client(outputs, y, FIRST)
     _check_metrics(model, federation, objective)
+
+
+def check_private(model: FlatModel, algorithm: Algorithm) -> None:
+    """Raise `UserError` if with privacy something of the model would be averaged without noise."""
+    if privacy_of(algorithm) is not None and model.buffers.numel():
+        raise UserError("privacy: the statistics of BatchNorm would be averaged without noise; use GroupNorm")
 
 
 def _check_metrics(model: FlatModel, federation: Federation, objective: Objective) -> None:

@@ -23,6 +23,7 @@ from efl.runs.checkpoint import Progress, load_checkpoint, save_checkpoint
 from efl.runs.directory import MetricsFile, Record, RunDirectory
 from efl.runs.evaluation import Evaluator
 from efl.runs.model_files import write_network
+from efl.runs.privacy import Spending, accountant_of
 from efl.runs.records import with_aliases
 from efl.runs.result import Result
 from efl.runs.settings_compared import settings_of
@@ -65,6 +66,7 @@ class Run:
         self.coordinator = self.setup.coordinator(self.directory.state if self.directory else None)
         self.evaluator = Evaluator(self.coordinator, self.setup.evaluation, self.setup.objective)
         self.training = self.setup.experiment.training
+        self.spending = Spending(accountant_of(self.setup.experiment, self.setup.algorithm), self.training.rounds)
         self.diverged: str | None = None
         self.stopped: str | None = None  # the callback that ended the run
         self._metrics: MetricsFile | None = None
@@ -128,7 +130,7 @@ class Run:
         target = self.training.aim
         reached = bool(self.history) and reaches(self.setup.objective, self.history[-1], target)
         ended = self.diverged is not None or self.stopped is not None
-        return ended or reached or len(self.history) >= self.training.rounds
+        return ended or reached or len(self.history) >= self.spending.last_round
 
     @contextmanager
     def _whole_round(self) -> Iterator[None]:
@@ -142,6 +144,9 @@ class Run:
     def _keep(self, result: Record, began: float) -> None:
         """Evaluate and write down what a round came to."""
         record, rounds = dict(result), result["round"] + 1
+        record |= self.spending.figures(rounds)
+        if record.get("epsilon") is not None and self.coordinator.limits is not None:
+            self._checkpoint(rounds, result)  # on a network, nothing is shown to clients that might be drawn again
         if self.setup.evaluation.due(rounds):
             record |= self.evaluator.evaluate(result["round"])
         record = with_aliases(record | {"seconds": round(time.perf_counter() - began, 4)})
@@ -183,7 +188,8 @@ class Run:
             history[-1] = with_aliases(history[-1] | self.evaluator.evaluate_personalised(history[-1]["round"]))
         scores = self.evaluator.scores(max(len(history) - 1, 0))
         summary = summary_of(self.setup, self.coordinator, history, scores, seconds, self.diverged)
-        summary["stopped"] = self.stopped
+        summary["stopped"] = self.stopped or self.spending.ended(len(history))
+        summary |= self.spending.summary(len(history))
         if self.directory is not None:
             self.save_model(self.directory.model)
             self.directory.write_summary(summary)

@@ -7,6 +7,7 @@ from typing import Any
 
 from efl.reading import DamagedError
 
+BUDGET = "the privacy budget"  # as what stopped a run
 VERSION = 2  # of the names in metrics.jsonl and summary.json; without one, they are the first edition's
 # The first edition's name, and the one now. Records have both: scripts may rely on the old ones.
 RENAMED = {

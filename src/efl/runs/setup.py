@@ -11,7 +11,6 @@ from typing import cast
 from torch import nn
 
 from efl.algorithms import Algorithm, create
-from efl.algorithms.transform import fit
 from efl.client.grouping import rows_at_once, worker_processes
 from efl.client.host import ClientHost
 from efl.config import CUSTOM, Experiment
@@ -34,6 +33,7 @@ from efl.runs.evaluation import EvaluationSchedule
 from efl.runs.hostility import claimed, poisoned, with_hostile, without_absent
 from efl.runs.learning import NAMED, Learning
 from efl.runs.network import flat_model
+from efl.runs.privacy import fitted
 from efl.server.client_table import ClientTable
 from efl.server.coordinator import Coordinator
 from efl.server.limits import NormLimits
@@ -227,7 +227,7 @@ def build(
         federation = (data or DataCache()).load(experiment)
     else:
         experiment = experiment.with_values(federation={"dataset": CUSTOM, "clients": len(federation)})
-    algorithm = fit(algorithm, len(federation), experiment.training.cohort)
+    algorithm = fitted(algorithm, len(federation), experiment.training, fleet)
     experiment = resolved(experiment.with_values(training=learning.described()), algorithm, fleet)
     _schedule(experiment)
     fleet.check(len(federation), experiment.training.seed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from efl.algorithms.base import Algorithm, RoundSettings, ServerState
 from efl.algorithms.components.shares import effective_cohort, remembered_clients
-from efl.algorithms.pipeline import initial_state, upload_parts
+from efl.algorithms.pipeline import initial_state, release_of, upload_parts
 from efl.errors import DivergedError, UserError, WireError
 from efl.models import FlatModel
 from efl.rng import Purpose, stream
@@ -78,6 +79,7 @@ class Coordinator:
         self.kinds = {name: part.kind for name, part in self.parts.items()}
         self.message_limits = Limits.of(self.plain.layout, len(self.model.buffers), self.parts)
         self.loss_limit = LossLimit(self.training.loss_in_nats)
+        self.private = release_of(self.algorithm) is not None  # nothing a client reports may act on others
         self.rejected_rounds = 0  # in a row in which replies were rejected, and none could be used
         self.server = initial_state(self.algorithm, self.model.w.clone())
         self.first_checksum = checksum(self.server.w.numpy())
@@ -105,8 +107,9 @@ class Coordinator:
         self._note_replies(cohort, valid, settings, version)
         self.table.note_standing(rejected.keys() & replies.blobs.keys(), trust)
         reset = self._reset_after_rejections(bool(valid), rejected=not rejected.keys().isdisjoint(replies.blobs))
-        loss = mean_loss(counted, self.table, round_, self.loss_limit.most)
-        self.loss_limit.note([reply.loss for reply in counted.values()])
+        loss = mean_loss(counted, self.table, round_, self._most_loss)
+        if not self.private:
+            self.loss_limit.note([reply.loss for reply in counted.values()])
         self._control_bytes(len(requests), replies, settings)
         sent = self.ledger.round_dict()
         now = self.transport.now
@@ -118,13 +121,19 @@ class Coordinator:
     def settings(self, round_: int) -> RoundSettings:
         """What server and clients agree on for a round."""
         training = self.training
-        started = int(self.members.restarted[0]) if training.restart else 0
+        started = int(self.members.restarted[0]) if training.restart and not self.private else 0
         eta = training.schedule(training.learning_rate, max(0, round_ - started))
-        shares = self.table.shares
+        shares = np.full(len(self.table.sizes), 1 / len(self.table.sizes)) if self.private else self.table.shares
         clients = remembered_clients(shares, training.cohort)
         coarseness = self.byte_control.coarseness(effective_cohort(shares, training.cohort))
         steps, batch, layout = training.local_steps, training.batch_size, self.plain.layout
-        return RoundSettings(round_, eta, steps, batch, layout, clients, coarseness, training.optimiser)
+        own = (training.cohort, training.seed)
+        return RoundSettings(round_, eta, steps, batch, layout, clients, coarseness, training.optimiser, *own)
+
+    @property
+    def _most_loss(self) -> float:
+        """The largest loss that is believed; with privacy others' losses must not say."""
+        return inf if self.private else self.loss_limit.most
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that rounds change, but for what the transport keeps."""
@@ -192,7 +201,7 @@ class Coordinator:
         """The valid replies in order of client, and why others were rejected."""
         self.ledger.sent("up", replies.lost_bytes, {"lost": replies.lost_bytes})
         validator = ReplyValidator(
-            settings, self.parts, self.context, self.server, self.buffers, self.limits, self.loss_limit.most
+            settings, self.parts, self.context, self.server, self.buffers, self.limits, self._most_loss, self.private
         )
         valid: dict[int, ValidReply] = {}
         rejected = dict(replies.rejected)
@@ -211,7 +220,7 @@ class Coordinator:
             except WireError as error:
                 rejected[client] = str(error)
             self.ledger.sent("up", len(blob), kinds)
-        losses = {} if self.limits is None else {client: reply.loss for client, reply in valid.items()}
+        losses = {} if self.limits is None or self.private else {client: reply.loss for client, reply in valid.items()}
         for client in self.loss_limit.beyond_others(losses):
             rejected[client] = f"client {client} reports a training loss of {valid.pop(client).loss:.3g}"
         return valid, rejected
@@ -260,7 +269,7 @@ class Coordinator:
         What an algorithm broadcasts besides the model comes from other clients, and one of them may have lied within
         all limits. Then everybody else is rejected, nothing changes, and so it would go on.
         """
-        if self.limits is None or used or not rejected:
+        if self.limits is None or used or not rejected or self.private:
             self.rejected_rounds = 0 if used else self.rejected_rounds
             return False
         self.rejected_rounds = (self.rejected_rounds + 1) % MAX_REJECTED_ROUNDS

@@ -37,6 +37,7 @@ class ReplyValidator:
         buffers: The model's float buffers.
         limits: Norm limits, for clients that the server does not control; None trusts them.
         max_loss: The largest training loss of such a client.
+        private: Whether a client whose training diverged is left out, so that not even the run's end tells of it.
     """
 
     settings: RoundSettings
@@ -46,6 +47,7 @@ class ReplyValidator:
     buffers: Tensor
     limits: NormLimits | None = None
     max_loss: float = MAX_LOSS
+    private: bool = False
 
     def validate(self, reply: TrainReply, client: int) -> ValidReply:
         """The reply, decoded.
@@ -69,7 +71,7 @@ class ReplyValidator:
             raise WireError(f"client {client} replied for client {reply.client}, round {reply.round}")
         if reply.diverged:
             text = f"training of client {client} diverged in round {settings.round}"
-            raise DivergedError(text) if self.limits is None else WireError(text)
+            raise DivergedError(text) if self.limits is None and not self.private else WireError(text)
         if not 1 <= reply.steps <= settings.local_steps:
             raise WireError(f"client {client} reports {reply.steps} of {settings.local_steps} steps")
         if self.limits is not None and abs(reply.loss) > self.max_loss:  # else one client could end the run for all
@@ -90,4 +92,7 @@ class ReplyValidator:
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")
+            fits = self.parts[name].fits if name in self.parts else None
+            if fits is not None and not fits(part, self.settings):
+                raise WireError(f"client {client} sent another round's {name}")
         return parts

@@ -67,6 +67,22 @@ class ShareSampler:
         return Cohort(candidates[chosen.clients], chosen.probability)
 
 
+class PoissonSampler:
+    """Every client by itself, with probability cohort/N: a round has as many as ``cohort`` on average.
+
+    N counts everybody, available or not, so that nobody's probability depends on who else is there: what privacy is
+    accounted for by.
+    """
+
+    needs_reachable = False
+
+    def sample(self, table: ClientTable, available: Mask, cohort: int, rng: np.random.Generator) -> Cohort:
+        """Those of the available clients whose turn it is."""
+        probability = min(1.0, cohort / len(available))
+        chosen = np.flatnonzero((rng.random(len(available)) < probability) & available).astype(np.int64)
+        return Cohort(chosen, np.full(len(chosen), probability))
+
+
 class ReachableSampler(UniformSampler):
     """Uniformly among the clients that can be reached.
 
@@ -85,6 +101,7 @@ SAMPLERS: dict[str, Sampler] = {
     "uniform": UniformSampler(),
     "share": ShareSampler(),
     "available": ReachableSampler(),
+    "poisson": PoissonSampler(),
 }
 
 

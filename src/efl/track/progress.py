@@ -16,9 +16,10 @@ from efl.runs.callbacks import Callback
 from efl.runs.comparison import Groups, Job, run_jobs
 from efl.runs.directory import Record
 from efl.runs.loop import Observer
-from efl.runs.records import with_aliases
+from efl.runs.privacy import described
+from efl.runs.records import BUDGET, with_aliases
 from efl.runs.setup import Setup
-from efl.track.text import bytes_text, change_lines, duration, merit, number
+from efl.track.text import bytes_text, change_lines, duration, merit, number, outcome
 
 
 @contextmanager
@@ -126,7 +127,8 @@ class Totals:
         last = self.last
         clients = f"{last.get('complete', 0)}/{last.get('partial', 0)}/{last.get('dropped', 0)}"
         found = f"{self.name} {merit(self.merit, self.share):>7}  loss {number(self.loss)}"
-        return f"{found}  complete/partial/dropped {clients}"
+        spent = f"  ε {last['epsilon']:.2f}" if "epsilon" in last else ""
+        return f"{found}  complete/partial/dropped {clients}{spent}"
 
     def bytes(self) -> str:
         """What was sent so far."""
@@ -205,6 +207,8 @@ class PlainProgress:
         resumed = f", resumed after round {len(history)}" if history else ""
         compiled = ", compiled" if setup.backend_name == "native" else ""
         self.say(f"{what}, {setup.model.n:,} parameters{compiled}{resumed}")
+        if (private := described(setup.experiment, setup.algorithm)) is not None:
+            self.say(private)
 
     def round(self, record: Record) -> None:
         """What happened in a round."""
@@ -221,4 +225,6 @@ class PlainProgress:
             self.say(f"{progress}  {self.totals.state()}  {self.totals.bytes()}{self.totals.time()}")
 
     def end(self, summary: Record) -> None:
-        """The table that follows says the rest."""
+        """If the privacy budget ended it; the table that follows says the rest."""
+        if summary.get("stopped") == BUDGET:
+            self.say(f"ended: {outcome(summary)}")

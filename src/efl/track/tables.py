@@ -40,9 +40,21 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("training loss", number(summary["train_loss"])),
         ("bytes up / down", f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}"),
         ("time", f"{summary['seconds']:.1f} s, {summary['samples_per_second']:,.0f} samples/s"),
+        *([("privacy", privacy_text(summary))] if "epsilon" in summary else []),
         *([("simulated time", duration(simulated) + reached)] if simulated is not None else []),
         ("model", f"{summary['parameters']:,} parameters, sha256 {summary['model_sha256'][:12]}"),
     ]
+
+
+def privacy_text(summary: Summary) -> str:
+    """What a run has spent of its privacy.
+
+    >>> privacy_text({"epsilon": 7.9612, "delta": 1e-5, "noise_multiplier": 0.8131, "epsilon_budget": 8.0})
+    'ε = 7.96 of 8 at δ = 1e-05, noise multiplier 0.8131'
+    """
+    budget = "" if summary["epsilon_budget"] is None else f" of {summary['epsilon_budget']:g}"
+    noise = f"noise multiplier {summary['noise_multiplier']:g}"
+    return f"ε = {summary['epsilon']:.2f}{budget} at δ = {summary['delta']:g}, {noise}"
 
 
 def _final(summary: Summary) -> float | None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from efl.runs.records import BUDGET
+
 
 def bytes_text(count: float) -> str:
     """A byte count in the unit that suits it.
@@ -100,4 +102,6 @@ def outcome(summary: Mapping[str, Any]) -> str:
         return f"diverged after {summary['rounds']} rounds: {summary['diverged_reason']}"
     if summary.get("rounds_to_target"):
         return f"target {summary.get('metric', 'accuracy')} reached after {summary['rounds_to_target']} rounds"
+    if summary.get("epsilon_budget") is not None and summary.get("stopped") == BUDGET:
+        return f"{summary['rounds']} rounds; another one would exceed {BUDGET} of ε = {summary['epsilon_budget']:g}"
     return f"{summary['rounds']} rounds"

@@ -16,6 +16,8 @@ class RoundSettings:
     unequal, or return too rarely, to be remembered (`effective_clients`).
     ``coarseness`` says by how many quarters of an octave the steps of lattices are longer than usual. The clients'
     ``optimiser`` is part of the experiment and does not travel.
+    ``cohort``, how many clients a round is expected to sample, and ``seed``, of what the server draws at random, are
+    known to the server alone.
     """
 
     round: int
@@ -26,6 +28,8 @@ class RoundSettings:
     clients: int = 0
     coarseness: int = 0
     optimiser: Optimiser = PLAIN_SGD
+    cohort: int = 0
+    seed: int = 0
 
     @property
     def progress(self) -> float:

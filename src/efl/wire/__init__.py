@@ -9,7 +9,19 @@ from efl.wire.context import Context
 from efl.wire.ledger import KINDS, Ledger, kinds_of
 from efl.wire.limits import Limits
 from efl.wire.message import PERSONAL, Message
-from efl.wire.payloads import Dense, Field, Lattice, Payload, Quantised, Signs, Ternary, decode, encode, register
+from efl.wire.payloads import (
+    Dense,
+    Field,
+    Lattice,
+    OnSupport,
+    Payload,
+    Quantised,
+    Signs,
+    Ternary,
+    decode,
+    encode,
+    register,
+)
 from efl.wire.protocol import (
     EvaluateReply,
     EvaluateRequest,
@@ -40,6 +52,7 @@ __all__ = [
     "Limits",
     "Message",
     "ModelUpdate",
+    "OnSupport",
     "Payload",
     "Quantised",
     "RankOneFisher",

@@ -1,4 +1,4 @@
-"""Settings of EFL by name: as the first edition of this package had it, and as the paper has it."""
+"""Settings of EFL by name: as the first edition of this package had it, as the paper has it, and with privacy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,4 +22,14 @@ PAPER: Mapping[str, Any] = {
     "fisher": "true",
     "field": "dense",
     "echo": False,
+}
+PRIVATE: Mapping[str, Any] = {  # fields and memories would need noise of their own, and a byte budget watches clients
+    "elasticity": 0.0,
+    "memory": "off",
+    "drift": "off",
+    "answer_rates": False,
+    "participation": "unbiased",
+    "scale_at": "client",
+    "step_up": 1.0,  # rounding makes an update longer, and only its length is hidden by noise: it has to be fine
+    "step_down": 2.0,
 }

@@ -86,6 +86,7 @@ CODECS: Registry[type[Codec]] = Registry(
 )
 
 
+@CODECS.register("two_way")
 class TwoWay(Codec):
     """One codec for uploads, another for broadcasts."""
 

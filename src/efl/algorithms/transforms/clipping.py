@@ -19,6 +19,11 @@ class ClipByNorm(Transform):
 
     def on_sent(self, total: Tensor, work: LocalWork) -> Tensor:
         """Rows longer than the bound are scaled down to it; the others stay as they are."""
-        lengths = total.double().norm(dim=1, keepdim=True)
-        factors: Tensor = (self.norm / lengths.clamp(min=self.norm)).float()
-        return total * factors
+        return shortened(total, self.norm)
+
+
+def shortened(rows: Tensor, norm: float) -> Tensor:
+    """Rows (C, n) longer than ``norm`` scaled down to it; the others as they are."""
+    lengths = rows.double().norm(dim=1, keepdim=True)
+    factors: Tensor = (norm / lengths.clamp(min=norm)).float()
+    return rows * factors
