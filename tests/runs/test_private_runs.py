@@ -141,6 +141,11 @@ def test_a_model_with_statistics_is_refused(digits):
         train(digits, model=model, algorithm=private(), fleet=POISSON, **SHORT)
 
 
+def test_a_rule_that_looks_at_single_updates_is_refused(digits):
+    with pytest.raises(UserError, match="CoordinateMedian looks at single updates"):
+        train(digits, "linear", chain(private(), efl.CoordinateMedian()), POISSON, **SHORT)
+
+
 def test_each_client_is_sampled_by_itself():
     table, everyone = ClientTable.of(np.ones(8, dtype=np.int64)), np.ones(8, dtype=bool)
     drawn = np.zeros((4000, 8), dtype=bool)
