@@ -28,9 +28,9 @@ def sketched(values: Vector, n: int, width: int, seed: int, positions: NDArray[n
     array([3., 4., 0., 0., 0.], dtype=float32)
     """
     if n <= width:
-        out = np.zeros(width, np.float32)
-        out[slice(0, n) if positions is None else positions] = values
-        return out
+        whole_vector = np.zeros(width, np.float32)
+        whole_vector[slice(0, n) if positions is None else positions] = values
+        return whole_vector
     signs = _signs(n, seed)
     if positions is not None:
         added = np.bincount(positions % width, values * signs[positions], width)

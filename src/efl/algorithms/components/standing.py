@@ -72,7 +72,8 @@ class Standing:
     def of(cls, server: ServerState, clients: Sequence[int]) -> Standing:
         """What the server knows, with a row for each of these clients."""
         known, numbers, sketches = (server.tensors[name].numpy() for name in (CLIENTS, NUMBERS, SKETCHES))
-        new = np.setdiff1d(np.array(clients, dtype=np.int64), known)
+        there = set(known.tolist())
+        new = np.array(sorted(client for client in clients if client not in there), dtype=np.int64)
         blank = np.zeros((len(new), numbers.shape[1]))
         blank[:, Column.ROUND], blank[:, Column.TRUST] = -1, 1.0
         empty = np.zeros((len(new), *sketches.shape[1:]), np.float32)

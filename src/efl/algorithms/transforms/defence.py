@@ -131,12 +131,11 @@ class Defence(Transform):
         pace, n = settings.eta * settings.local_steps, len(w)
         positions = update.sent.positions if isinstance(update.sent, Lattice | Ternary) else None
         values = update.sent.values - w.numpy() if update.sent.absolute else update.sent.values
-        values = values / np.float32(pace)
         last = standing.numbers[row, Column.ROUND]
         faded = fade(settings.clients) ** (settings.round - last) if last >= 0 and update.remembered else 0.0
         memory = standing.sketches[row, Kept.MEMORY] * np.float32(faded)
-        length = sqrt(float(np.square(values, dtype=np.float64).sum()))
-        return _Seen(update, row, length, sketched(values, n, WIDTH, self.seed, positions), memory)
+        sent = sketched(values, n, WIDTH, self.seed, positions) / np.float32(pace)
+        return _Seen(update, row, _length(values) / pace, sent, memory)
 
     def _note(self, one: _Seen, standing: Standing, settings: RoundSettings) -> None:
         """What a client sent, as its vote."""
