@@ -63,7 +63,7 @@ def shared_supports(rounds: int = 100) -> Iterator[Row]:
     yield _row("FedAvg", federation, FedAvg(), "mlp", rounds=rounds)
     yield _row("EFL", federation, EFL(), "mlp", rounds=rounds)
     for density in (0.05, 0.2):
-        codec = ErrorFeedback(TwoWay(SharedSupport(density), StochasticLattice()))
+        codec = ErrorFeedback(TwoWay(SharedSupport(density), StochasticLattice(step_down=4.0)))
         name = f"EFL, shared support of {density:.0%}"
         yield _row(name, federation, chain(PLAIN, codec=codec), "mlp", rounds=rounds)
 
