@@ -141,9 +141,10 @@ def test_a_model_with_statistics_is_refused(digits):
         train(digits, model=model, algorithm=private(), fleet=POISSON, **SHORT)
 
 
-def test_a_rule_that_looks_at_single_updates_is_refused(digits):
-    with pytest.raises(UserError, match="CoordinateMedian looks at single updates"):
-        train(digits, "linear", chain(private(), efl.CoordinateMedian()), POISSON, **SHORT)
+@pytest.mark.parametrize("rule", [efl.CoordinateMedian(), efl.Defence()])
+def test_rules_that_look_at_single_updates_are_refused(digits, rule):
+    with pytest.raises(UserError, match=f"leave {type(rule).__name__} out"):
+        train(digits, "linear", private(chain(FedAvg(), rule)), POISSON, **SHORT)
 
 
 def test_each_client_is_sampled_by_itself():

@@ -55,7 +55,7 @@ def _check(algorithm: Algorithm) -> None:
     if sum(isinstance(one, Privacy) for one in algorithm.transforms) > 1:
         raise UserError("privacy: one is enough")
     for one in algorithm.transforms[:-1]:
-        if one.reduce is not None or overrides(one, "weigh"):
+        if one.reduce is not None or overrides(one, "weigh") or overrides(one, "admit"):
             raise UserError(f"privacy: its sum has fixed weights; leave {type(one).__name__} out")
     if algorithm.parts:
         raise UserError(f"privacy: {name} uploads {', '.join(algorithm.parts)} without noise; choose efl or fedavg")

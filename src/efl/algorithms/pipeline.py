@@ -79,16 +79,11 @@ def _on_sent(transforms: Sequence[Transform]) -> OnSent | None:
     return lambda total, work: reduce(lambda deltas, stage: stage(deltas, work), stages, total)
 
 
-def guards_of(algorithm: Algorithm) -> Sequence[Transform]:
-    """The transformations that look at single updates before they count, in the order in which they do."""
-    return [one for one in reversed(algorithm.transforms) if overrides(one, "admit") or overrides(one, "reduce")]
-
-
 def admitted(
     algorithm: Algorithm, server: ServerState, updates: Sequence[Update], settings: RoundSettings
 ) -> tuple[Sequence[Update], ServerState]:
     """The updates as far as they count, after what defends an algorithm, in reverse; and the server's state."""
-    guards = guards_of(algorithm)
+    guards = [one for one in reversed(algorithm.transforms) if overrides(one, "admit") or overrides(one, "reduce")]
     if not guards or not updates:
         return updates, server
     for memory in [one for one in algorithm.transforms if overrides(one, "remembered")]:
