@@ -25,6 +25,7 @@ from efl.settings import (
 )
 
 MOST_WORKERS, MOST_CLIENTS = 1024, 10**7
+MOST_SAMPLES = 10**8  # that a client trains on in a round, repetitions counted
 MOST_STEPS = 10**6  # of a client in a round; as many samples make a batch, at most
 Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
@@ -240,6 +241,8 @@ def parse(table: Mapping[str, Any]) -> Experiment:
     cohort, clients = experiment.training.cohort, experiment.federation.clients
     if cohort > clients:
         raise UserError(f"training.cohort is {cohort}, but there are only {clients} clients; ask at most that many")
+    if experiment.training.local_steps * experiment.training.batch_size > MOST_SAMPLES:
+        raise UserError(f"training.local_steps times training.batch_size should be at most {MOST_SAMPLES:,} samples")
     return experiment
 
 

@@ -1,6 +1,7 @@
 """The errors a user meets. Each says in one line what to change."""
 
 import errno
+import os
 import traceback
 from pathlib import Path
 
@@ -52,12 +53,15 @@ def machine_failure(error: BaseException) -> str | None:
     text = str(error) if isinstance(error, RuntimeError) else ""  # PyTorch's
     if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:
         return f"not enough memory ({printable(first_line(error), 200)}); use a smaller model, batch or cohort"
+    for code, remedy in REMEDIES.items():
+        if os.strerror(code) in text:  # as PyTorch says it of shared memory
+            return f"{printable(first_line(error), 200)}; {remedy}"
     if not isinstance(error, OSError):
         return None
-    remedy = REMEDIES.get(error.errno or 0)
+    found = REMEDIES.get(error.errno or 0)
     what = error.strerror or first_line(error)
     where = f"{error.filename}: " if error.filename else ""
-    return printable(f"{where}{what}{f'; {remedy}' if remedy else ''}", UserError.LONGEST)
+    return printable(f"{where}{what}{f'; {found}' if found else ''}", UserError.LONGEST)
 
 
 class DivergedError(Exception):

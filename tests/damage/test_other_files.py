@@ -125,6 +125,7 @@ def test_experiments(tmp_path, how):
         "federation.partition = 'classes:" + "9" * 30 + "'",
         "federation.dataset = 'synthetic:1e308,1'",
         "federation.clients = 1000000000",
+        "training = {local_steps = 1000000, batch_size = 1000000}",
         "training.schedule = 'theorem1:1e308,1e-320'",
         "algorithm.weight_cap = 1e308",
         "algorithm.step_up = 5e-324",

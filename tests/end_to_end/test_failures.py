@@ -162,6 +162,7 @@ def test_rows_that_were_written_in_part_are_noticed(tmp_path, monkeypatch):
         ),
         (PermissionError(errno.EACCES, "Permission denied", "runs"), "runs: Permission denied; see to permissions"),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files; allow more open files"),
+        (RuntimeError("unable to resize file </torch_1>: No space left on device (28)"), "(28); make room"),
         (OSError("strange"), "strange"),
     ],
 )

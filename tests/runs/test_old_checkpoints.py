@@ -110,3 +110,47 @@ def test_a_damaged_checkpoint_of_the_first_edition_is_named(old_run):
     path.write_bytes(data)
     with pytest.raises(UserError, match="damaged"):
         resume(old_run)
+
+
+def as_format_5(path, rows):
+    """Write a checkpoint as the version before did: sums of rows, no settings, a checksum that covers less."""
+    from efl.client.state_store import Slot, _sum
+    from efl.storage import _sha256, read_tensors
+
+    texts, tensors = read_tensors(path)
+    values = json.loads(texts["values"])
+    del values["settings"], values["transport"]["host"]["store"]["checksum"]
+    slots = tensors["transport/host/store/slots"].clone()
+    for row in slots:
+        kept = rows.read([Slot(int(row[1]), -1)])
+        row[2] = _sum([matrix[0] for matrix in kept.values()])
+    tensors["transport/host/store/slots"] = slots
+    text = json.dumps(values)
+    notes = {"format": 5, "written_by": "elastic-fl 0.1.0", "sha256": _sha256(tensors, text)}
+    save_file(tensors, path, {"notes": json.dumps(notes), "values": text})
+
+
+def test_a_run_of_the_format_before_resumes(tmp_path):
+    from stopping import StopAt
+
+    from efl import train
+    from efl.client.state_store import RowsFile
+
+    settings = {"rounds": 6, "cohort": 3, "local_steps": 2, "model": "linear", "track": {"checkpoint_every": 2}}
+    expected = train(out=tmp_path / "whole", **settings).summary["model_sha256"]
+    with pytest.raises(KeyboardInterrupt):
+        train(out=tmp_path / "run", callbacks=[StopAt(3)], **settings)
+    newest = list_checkpoints(tmp_path / "run" / "checkpoint")[-1]
+    state = read_state(newest)
+    assert len(state["transport"]["host"]["store"]["slots"])
+    lengths = client_rows(tmp_path / "run")
+    as_format_5(newest, RowsFile(lengths, tmp_path / "run" / "checkpoint" / "clients.rows"))
+    assert resume(tmp_path / "run").summary["model_sha256"] == expected
+
+
+def client_rows(path):
+    """The rows that a client of this run keeps, and their lengths."""
+    from efl.runs.directory import RunDirectory
+    from efl.runs.setup import build
+
+    return build(RunDirectory.open(path).experiment()).host().store.file.lengths

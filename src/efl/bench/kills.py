@@ -26,7 +26,7 @@ from efl.runs.directory import RunDirectory
 from efl.storage import PART
 
 PATIENCE = 120.0  # seconds after which a run hangs
-WAITING = 0.0005  # seconds between two looks
+WAITING = 0.0005  # seconds, while a moment has not come
 SHOWN = 20  # kills between two lines
 MOMENTS = ("at any time", "while a file was written", "of a worker")
 
