@@ -18,6 +18,7 @@ from efl.cli import app as command
 from efl.deploy.certificates import make_certificates, make_node_key
 from efl.deploy.demo import prepare_app, run_demo
 from efl.deploy.network import LocalNetwork, free_port
+from efl.deploy.superlink import SUPERLINK
 from efl.deploy.template import write_app
 from efl.errors import UserError, WireError
 from efl.federation import load
@@ -104,6 +105,18 @@ def test_stopping_a_network_stops_what_its_processes_started(tmp_path):
     assert _within_seconds(lambda: started.exists() and started.read_text())
     network.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert parent.poll() is not None
+    assert _within_seconds(lambda: not _runs(int(started.read_text())))
+
+
+@pytest.mark.parametrize("end", [lambda network: network.stop(), lambda network: network.kill(SUPERLINK)])
+def test_what_a_superlink_started_in_a_session_of_its_own_ends_with_it(tmp_path, end):
+    started = tmp_path / "started"
+    code = "import subprocess, time; child = subprocess.Popen(['sleep', '600'], start_new_session=True); "
+    code += f"open({str(started)!r}, 'w').write(str(child.pid)); time.sleep(600)"
+    network = LocalNetwork(tmp_path / "n", secure=False)
+    network._start(SUPERLINK, "python", "-c", code)
+    assert _within_seconds(lambda: started.exists() and started.read_text())
+    end(network)
     assert _within_seconds(lambda: not _runs(int(started.read_text())))
 
 

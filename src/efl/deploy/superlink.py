@@ -130,6 +130,7 @@ class Server:
 
     def stop(self) -> None:
         """Ask everything to stop, nodes first; what does not is killed."""
+        self.note_children()
         running = list(reversed(self.processes.values()))
         self.processes.clear()
         for process in running:
@@ -143,6 +144,9 @@ class Server:
             for process in running:
                 _signal(process.pid, signal.SIGKILL)
                 process.wait()
+            for group in self.groups:
+                _signal(group, signal.SIGKILL)
+            self.groups.clear()
 
     def _connection(self) -> str:
         lines = [f"[superlink.{CONNECTION}]", f'address = "{self.address}:{self.port}"']
