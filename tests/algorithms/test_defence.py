@@ -6,6 +6,7 @@ import torch
 
 import efl
 from efl import EFL, FedAvg, Fleet, chain, train
+from efl.algorithms import every_name
 from efl.algorithms.components.admission import Increment
 from efl.algorithms.components.sketch import sketched
 from efl.algorithms.state import RoundSettings, ServerState, Update
@@ -188,3 +189,13 @@ def test_reputation_tells_the_hostile_from_others_and_the_model_is_saved(digits)
 
 def test_memory_says_what_is_remembered():
     assert Memory().remembered(Increment(unit(0)), RoundSettings(0, 1.0, 1, 1, LAYOUT)) == 1.0
+
+
+@pytest.mark.parametrize("name", [name for name in every_name() if not name.startswith("mime")])
+def test_every_algorithm_can_be_defended(digits, name):
+    """Two of eight are hostile enough for their updates to be scaled."""
+    settings = {"rounds": 2, "cohort": 8, "local_steps": 1, "evaluate_personalised_every": "never"}
+    attacked = Fleet(attack="limit", hostile=0.25)
+    result = train(digits, algorithm=name, fleet=attacked, robust="default", engine={"workers": 1}, **settings)
+    assert not result.summary["diverged"]
+    assert all(record["aggregated"] for record in result.history)

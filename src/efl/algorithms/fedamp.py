@@ -44,7 +44,7 @@ class FedAMP(FedAvg):
 
     def broadcast_to(self, server: ServerState, client: int) -> Payload | None:
         """u_k; of a client that never replied, w_k is the first model."""
-        if not server.tensors:
+        if not _models(server):
             return None
         own = server.tensors.get(str(client), server.w)
         others = [model for known, model in _models(server) if known != client]
@@ -80,4 +80,5 @@ class FedAMP(FedAvg):
 
 def _models(server: ServerState) -> list[tuple[int, Tensor]]:
     """The clients that replied so far and their models, in one order whatever happened, for sums depend on it."""
-    return sorted(((int(name), model) for name, model in server.tensors.items()), key=lambda pair: pair[0])
+    models = ((int(name), model) for name, model in server.tensors.items() if name.isdigit())
+    return sorted(models, key=lambda pair: pair[0])

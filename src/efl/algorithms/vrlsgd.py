@@ -22,6 +22,7 @@ from efl.algorithms.registry import ALGORITHMS
 from efl.wire import Dense, Payload
 
 LAST = "last"  # the server's note of the round in which each client last replied
+AFTER = "after "  # begins the name of a model that is kept
 
 
 @ALGORITHMS.register("vrlsgd")
@@ -71,7 +72,8 @@ class VRLSGD(FedAvg):
         """The new model is kept for those who had a part in it until they are sampled again."""
         last = _last_rounds(server) | {update.client: settings.round for update in updates}
         models = {**server.tensors, _after(settings.round): w_next.clone()}
-        kept = {name: models[name] for name in map(_after, set(last.values()))}
+        others = {name: kept for name, kept in server.tensors.items() if not name.startswith(AFTER)}
+        kept = others | {name: models[name] for name in map(_after, set(last.values()))}
         return replace(server, tensors={**kept, LAST: torch.tensor([list(last), list(last.values())])})
 
     @property
@@ -88,4 +90,4 @@ def _last_rounds(server: ServerState) -> dict[int, int]:
 
 def _after(round_: int) -> str:
     """The name of the model after a round."""
-    return f"after {round_}"
+    return f"{AFTER}{round_}"

@@ -1,7 +1,7 @@
 """What hostile clients send, for simulations: published attacks, as functions of vectors.
 
-A hostile client trains as others do, and then sends something else. It may know what the honest clients of the round send,
-as the papers assume; a defence that holds against those who know everything holds against others.
+A hostile client trains as others do, and then sends something else. It may know what the honest clients of the round
+send, as the papers assume; a defence that holds against those who know everything holds against others.
 """
 
 from __future__ import annotations
