@@ -23,6 +23,7 @@ ORDER = [
     ["flower"],
     ["track"],
     ["runs", "config"],
+    ["config_sections"],
     ["server"],
     ["transport"],
     ["client"],

@@ -7,7 +7,8 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from efl.algorithms import Algorithm, codec_table, find, name_of, transform_tables
-from efl.config import CUSTOM, Experiment, Transformation
+from efl.config import CUSTOM, Experiment
+from efl.config_sections import Transformation
 from efl.errors import UserError
 from efl.fleet import Fleet
 

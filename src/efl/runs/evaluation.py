@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.client.evaluation import EvaluateRequests, Personalisation
-from efl.config import TrainingSection
+from efl.config_sections import TrainingSection
 from efl.rng import Purpose, stream
 from efl.runs.directory import Record
 from efl.server.coordinator import Coordinator

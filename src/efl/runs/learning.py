@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from efl.config import CUSTOM, TrainingSection
+from efl.config import CUSTOM
+from efl.config_sections import TrainingSection
 from efl.errors import UserError
 from efl.plugins import Registry
 from efl.settings import Settings

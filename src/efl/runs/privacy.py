@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from efl.algorithms.base import Algorithm
 from efl.algorithms.fitting import fit, privacy_of, with_privacy
 from efl.algorithms.transforms.privacy import Privacy
-from efl.config import Experiment, TrainingSection
+from efl.config import Experiment
+from efl.config_sections import TrainingSection
 from efl.errors import UserError
 from efl.fleet import Fleet
 from efl.runs.records import BUDGET

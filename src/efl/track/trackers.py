@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from efl.config import TrackSection
+from efl.config_sections import TrackSection
 from efl.errors import UserError, first_line
 from efl.plugins import Registry
 from efl.reading import DamagedError, parse_json, read_text, readable
