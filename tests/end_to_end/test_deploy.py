@@ -197,6 +197,7 @@ def check_model(history, summary):
     assert [len(record["counted"]) for record in history] == [4] * arrival + [5] * (ROUNDS - arrival)
     table = {name: values for name, values in SETTINGS.items() if name != "network"}
     table["training"] = {**table["training"], "batch_size": 20, "learning_rate": 0.1, "seed": 0}
+    table["training"]["robust"] = "default"  # as in every deployment
     simulated = efl.run(parse({**table, "fleet": {"arrivals": [[arrival, [4]]]}}))
     assert summary["model_sha256"] == simulated.summary["model_sha256"]
 
