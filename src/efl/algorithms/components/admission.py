@@ -83,6 +83,6 @@ def scaled_part(part: Payload, factor: float, shift: float = 1.0) -> Payload:
 
 def _scaled_guess(guess: RankOneFisher, factor: float) -> RankOneFisher:
     """The rows of a guess times a factor, to an eighth of an octave."""
-    steps = int(logarithms(np.float32([factor]))[0])
+    steps = int(logarithms(np.array([factor], np.float32))[0])
     rows = np.where(guess.rows == ZERO, ZERO, np.maximum(guess.rows + steps, LOWEST)) if factor > 0 else ZERO
     return replace(guess, rows=np.broadcast_to(rows, guess.rows.shape))
