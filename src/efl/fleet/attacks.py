@@ -135,8 +135,8 @@ def min_max(at: Situation) -> Vector:
         middle = (low + high) / 2
         within = _furthest(honest, mean + middle * against) <= widest
         low, high = (middle, high) if within else (low, middle)
-    furthest: Vector = (mean + at.strength * low * against).astype(np.float32)
-    return furthest
+    forged: Vector = (mean + at.strength * low * against).astype(np.float32)
+    return forged
 
 
 def _furthest(honest: NDArray[np.float64], point: NDArray[np.float64]) -> float:

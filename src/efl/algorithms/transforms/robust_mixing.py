@@ -134,8 +134,8 @@ def clipped_around(deltas: Tensor, centre: Tensor, radius: float | None) -> Tens
     apart = deltas - centre
     distances = apart.norm(dim=1, keepdim=True)
     bound = float(distances.median()) if radius is None else radius
-    within: Tensor = bound / distances.clamp(min=max(bound, 1e-30))
-    return centre + apart * within
+    factors: Tensor = bound / distances.clamp(min=max(bound, 1e-30))
+    return centre + apart * factors
 
 
 def _stacked(updates: Sequence[Update], w: Tensor) -> Tensor:
