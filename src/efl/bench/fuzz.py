@@ -16,7 +16,7 @@ from efl.bench.fuzz_corpus import MLP, SMALL, Content, Sample, samples
 from efl.bench.fuzz_mutations import mutated
 from efl.errors import WireError
 from efl.layout import Layout
-from efl.wire import Dense, Field, Lattice, Payload, Ternary, decode, encode
+from efl.wire import Dense, Field, Lattice, OnSupport, Payload, Ternary, decode, encode
 
 USUAL = 1e-4  # seconds; messages that take longer are tried less often, in proportion
 WATCHED = 100  # every so many-th message has its memory measured, which is slow
@@ -189,8 +189,8 @@ def _check_payload(payload: Payload, layout: Layout) -> None:
         factored = payload.factored_fisher
         _require(factored is None or bool(np.isfinite(factored.values[0]).all()), "a finite guess")
     else:
-        size = len(payload.values)
-        _require(size == layout.n or (isinstance(payload, Dense) and size < layout.n), "a value for each parameter")
+        size, partly = len(payload.values), isinstance(payload, Dense | OnSupport)
+        _require(size == layout.n or (partly and size < layout.n), "a value for each parameter")
         _require(bool(np.isfinite(payload.values).all()), "finite values")
 
 

@@ -115,7 +115,8 @@ def _defended(where: Path) -> bool:
 def _check_same(experiment: Experiment, algorithm: Algorithm, directory: RunDirectory, fleet: Fleet) -> None:
     """See that a directory holds this experiment; settings that its version of the program did not know are as now."""
     there = directory.experiment()
-    found = there.model_copy(update={"network": experiment.network, "algorithm": experiment.algorithm})
+    now = {"network": experiment.network, "algorithm": experiment.algorithm}
+    found = there.model_copy(update={**now, "fleet": {**experiment.fleet, **there.fleet}})
     if found != experiment or _algorithm(there, fleet, defended=False) != algorithm:
         hint = (
             "; runs of elastic-fl 0.1 go on with algorithm.name = 'efl:2021'" if "density_up" in there.algorithm else ""

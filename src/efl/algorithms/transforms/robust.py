@@ -83,6 +83,7 @@ class MultiKrum(Transform):
 def coordinate_median(deltas: Tensor, weights: Sequence[float]) -> Tensor:
     """Σ weights times the median of each column of ``deltas`` (K, n); of two in the middle, their mean.
 
+    >>> import torch
     >>> coordinate_median(torch.tensor([[1.0, 9.0], [2.0, -9.0], [30.0, 1.0]]), [0.5, 0.25, 0.25])
     tensor([2., 1.])
     """
@@ -94,6 +95,7 @@ def coordinate_median(deltas: Tensor, weights: Sequence[float]) -> Tensor:
 def trimmed_mean(deltas: Tensor, left_out: int) -> Tensor:
     """The mean of each column without its ``left_out`` largest and smallest; of the middle if nothing is left.
 
+    >>> import torch
     >>> trimmed_mean(torch.tensor([[1.0], [2.0], [4.0], [90.0]]), 1)
     tensor([3.])
     """
@@ -104,6 +106,7 @@ def trimmed_mean(deltas: Tensor, left_out: int) -> Tensor:
 def geometric_median(deltas: Tensor, steps: int) -> Tensor:
     """Weiszfeld's steps from the median of every coordinate, which is near.
 
+    >>> import torch
     >>> geometric_median(torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]]), 3)
     tensor([0., 1.])
     """
@@ -118,6 +121,7 @@ def geometric_median(deltas: Tensor, steps: int) -> Tensor:
 def multi_krum(deltas: Tensor, hostile: int) -> Tensor:
     """The mean of the K − f rows whose K − f − 2 nearest others are nearest.
 
+    >>> import torch
     >>> multi_krum(torch.tensor([[0.0], [1.0], [2.0], [50.0]]), 1)
     tensor([1.])
     """
