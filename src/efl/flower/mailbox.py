@@ -101,6 +101,8 @@ class Mailbox:
         expires = self._sent + 2 * self.deadline
         self._late |= {message: (client, self._kind, expires) for message, client in pending.items()}
         self._pending, self._envelopes = {}, {}
+        if self._gone:  # who went away may be back by the next round
+            self._refreshed = float("-inf")
         return replies, rejected
 
     def _lose(self, client: int) -> None:
