@@ -35,12 +35,12 @@ docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs
 
 .venv/.installed: pyproject.toml | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --no-compile --editable .
+	$(BIN)/pip install --quiet --editable .
 	touch $@
 
 .venv/.installed-dev: pyproject.toml | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ .venv/.installed
 
 clean:
