@@ -1,6 +1,8 @@
 # `make demo` and `make test` need Python ≥ 3.11 and make; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# Where this is set, each of the many processes of a test run would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-long test-network lint docs clean
 
@@ -35,12 +37,14 @@ docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs
 
 .venv/.installed: pyproject.toml | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --no-compile --editable .
+	-$(BIN)/python -m compileall -qq -j 0 .venv/lib # as pip would, but on all processors
 	touch $@
 
 .venv/.installed-dev: pyproject.toml | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'
+	-$(BIN)/python -m compileall -qq -j 0 .venv/lib # as pip would, but on all processors
 	touch $@ .venv/.installed
 
 clean:
