@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -31,6 +33,31 @@ class _Floats(_Numbers):
 
 class _Wholes(_Numbers):
     kind = torch.int64
+
+
+class _Array(ctypes.c_void_p):
+    """An array as an argument: where its numbers lie."""
+
+    kind: np.dtype[Any]
+
+    @classmethod
+    def from_param(cls, array: NDArray[Any]) -> _Array:
+        """What the function is given."""
+        if array.dtype != cls.kind or not array.flags.c_contiguous:
+            raise ValueError(f"compiled code needs contiguous {cls.kind}, not {array.dtype}")
+        return cls(array.ctypes.data)
+
+
+class _Int64s(_Array):
+    kind = np.dtype(np.int64)
+
+
+class _Int32s(_Array):
+    kind = np.dtype(np.int32)
+
+
+class _Words(_Array):
+    kind = np.dtype(np.uint32)
 
 
 def address_of(tensor: Tensor, *kinds: torch.dtype) -> int:
@@ -126,3 +153,8 @@ class Loops:
         self.train = library.efl_chain_train
         batches: list[_Argument] = [source, _Wholes, _Wholes, _Wholes, _COUNT, _COUNT]
         self.train.argtypes = [*chain, *batches, _Floats, _REAL, step, _Floats, _COUNT, *[_Floats] * 4]
+        self.encode_numbers = library.efl_encode_numbers
+        self.encode_numbers.argtypes = [_Int64s, _Int32s, _COUNT, _Int64s, _COUNT, _Int64s, _Int64s, _Words]
+        self.encode_numbers.restype = _COUNT
+        self.decode_numbers = library.efl_decode_numbers
+        self.decode_numbers.argtypes = [_Words, _COUNT, _Int64s, _COUNT, *[_Int64s] * 2, _COUNT, _Int64s, _Int32s]

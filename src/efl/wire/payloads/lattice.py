@@ -16,7 +16,7 @@ from efl.layout import Layout
 from efl.wire.context import Context, cheapest_order, in_order, scheme
 from efl.wire.coordinate_order import CLASSES
 from efl.wire.payloads.registry import Payload, Positions, Vector, register
-from efl.wire.range_coding import NumberEncoder, most_number_bytes, read_numbers
+from efl.wire.range_coding import most_number_bytes, number_bytes, read_numbers
 from efl.wire.reader import Reader
 
 LATTICE = 8
@@ -60,11 +60,9 @@ class Lattice(Payload):
     def pack(self, context: Context) -> bytes:
         """The step, positions in the order that makes them shortest, magnitudes in that order, signs."""
         number, bounds, places, order = cheapest_order(self.positions, context, CLASS_BITS)
-        numbers = NumberEncoder()
-        numbers.places(places, bounds)
-        numbers.magnitudes(np.abs(self.codes[order]) - 1)
+        numbers = number_bytes(places, np.abs(self.codes[order]) - 1, bounds)
         signs = np.packbits(self.codes > 0).tobytes()
-        return b"".join([bytes([LATTICE, number]), _STEP.pack(self.step), numbers.to_bytes(), signs])
+        return b"".join([bytes([LATTICE, number]), _STEP.pack(self.step), numbers, signs])
 
     @classmethod
     def unpack(cls, kind: int, reader: Reader, context: Context) -> Self:
@@ -82,7 +80,7 @@ class Lattice(Payload):
             magnitudes = magnitudes[back]
         count = len(positions)
         positive = np.unpackbits(reader.array(-(-count // 8)), count=count).view(np.bool_)
-        codes = (magnitudes + 1).astype(np.int32)
+        codes = magnitudes + 1
         return cls(context.layout, positions, np.where(positive, codes, -codes), step)
 
     @classmethod

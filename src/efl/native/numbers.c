@@ -1,0 +1,205 @@
+/* Places and magnitudes as a range coder writes them: what wire/range_coder.py does by `constriction`, bit for bit.
+ *
+ * The coder is constriction's (words of 32 bits, a state of 64), and so is the way in which probabilities become whole
+ * numbers. Products and sums of doubles are in loops of their own, so that no compiler makes one operation of them.
+ */
+#include <stdint.h>
+
+#define PRECISION 24          /* bits of a probability */
+#define LONGEST 1024          /* gaps in a table, as in wire/range_coder.py; so are the three that follow */
+#define TAIL 12
+#define PLAIN 16
+#define SYMBOLS 43
+#define BUCKETS 256           /* of a table, in which a quantile is looked up */
+#define LAST (1ULL << 32)     /* what a range must not fall below */
+
+typedef struct {
+    uint32_t left[LONGEST + 2]; /* what lies below each symbol; the last is 1 */
+    int64_t count;              /* of symbols */
+} Table;
+
+typedef struct {
+    uint64_t lower, range;
+    int64_t held;   /* words that a carry may still change: the first, and others of ones only */
+    uint32_t first;
+    uint32_t *out;
+} Writer;
+
+typedef struct {
+    uint64_t lower, range, point;
+    const uint32_t *in, *end;
+} Reader;
+
+/* 0, if these are no probabilities. */
+static __attribute__((noinline)) int quantised(const double *weights, int64_t count, Table *table) {
+    double total = 0, below = 0;
+    for (int64_t i = 0; i < count; i++) total += weights[i];
+    if (!(total > 0)) return 0;
+    const double scale = (double)((1 << PRECISION) - count) / total;
+    for (int64_t i = 0; i < count; i++) {
+        table->left[i] = (uint32_t)(below * scale) + (uint32_t)i;
+        below += weights[i];
+    }
+    table->left[count] = 1u << PRECISION;
+    table->count = count;
+    return 1;
+}
+
+/* The table of gaps where ``taken`` of ``size`` places are; the first gap that is not in it. */
+static int64_t gap_table(int64_t size, int64_t taken, Table *table) {
+    double weights[LONGEST + 1];
+    const double share = ((double)taken + 0.5) / (double)(size + 1), tail = TAIL / share;
+    const int64_t length = tail < LONGEST - 2 ? (int64_t)tail + 2 : LONGEST;
+    weights[0] = share;
+    for (int64_t i = 1; i <= length; i++) weights[i] = weights[i - 1] * (1 - share);
+    weights[length] /= share;
+    quantised(weights, length + 1, table);
+    return length;
+}
+
+static void release(Writer *writer, int carry) {
+    for (int64_t i = 0; i < writer->held; i++)
+        *writer->out++ = i ? (carry ? 0 : UINT32_MAX) : writer->first + (uint32_t)carry;
+    writer->held = 0;
+}
+
+static inline void put(Writer *writer, const Table *table, int64_t symbol) {
+    const uint64_t scale = writer->range >> PRECISION, left = table->left[symbol];
+    const uint64_t lower = writer->lower + scale * left;
+    writer->range = scale * (table->left[symbol + 1] - left);
+    if (writer->held && lower + writer->range > lower) release(writer, lower < writer->lower);
+    writer->lower = lower;
+    if (writer->range >= LAST) return;
+    const uint32_t word = (uint32_t)(lower >> 32);
+    writer->lower <<= 32;
+    writer->range <<= 32;
+    if (writer->held) {
+        writer->held++;
+    } else if (writer->lower + writer->range > writer->lower) {
+        *writer->out++ = word;
+    } else {
+        writer->held = 1;
+        writer->first = word;
+    }
+}
+
+static void finish(Writer *writer) {
+    if (writer->range == UINT64_MAX) return; /* nothing was written */
+    const uint64_t point = writer->lower + (LAST - 1);
+    release(writer, point < writer->lower);
+    *writer->out++ = (uint32_t)(point >> 32);
+    if ((uint32_t)((writer->lower + writer->range) >> 32) == (uint32_t)(point >> 32)) *writer->out++ = 0;
+}
+
+static inline int32_t symbol_of(int32_t magnitude) {
+    return magnitude < PLAIN ? magnitude : 32 - __builtin_clz((uint32_t)magnitude) - 5 + PLAIN;
+}
+
+static void put_gaps(Writer *writer, const int64_t *places, int64_t taken, int64_t first, int64_t size) {
+    Table table;
+    const int64_t most = gap_table(size, taken, &table);
+    for (int64_t i = 0; i < taken; i++) {
+        int64_t gap = places[i] - (i ? places[i - 1] + 1 : first);
+        for (; gap >= most; gap -= most) put(writer, &table, most);
+        put(writer, &table, gap);
+    }
+}
+
+/* Write ``count`` places, increasing, in classes between bounds, and as many magnitudes.
+ *
+ * ``taken`` (classes) becomes how many places are in each class, ``occur`` (SYMBOLS) how often each symbol occurs.
+ * Returns how many words there are. */
+int64_t efl_encode_numbers(const int64_t *places, const int32_t *magnitudes, int64_t count, const int64_t *bounds,
+                           int64_t classes, int64_t *restrict taken, int64_t *restrict occur, uint32_t *words) {
+    Writer writer = {.range = UINT64_MAX, .out = words};
+    int64_t at = 0, symbols = 0;
+    for (int64_t class = 0; class < classes; class++) {
+        const int64_t start = at, size = bounds[class + 1] - bounds[class];
+        while (at < count && places[at] < bounds[class + 1]) at++;
+        taken[class] = at - start;
+        if (0 < at - start && at - start < size) put_gaps(&writer, places + start, at - start, bounds[class], size);
+    }
+    for (int64_t i = 0; i < SYMBOLS; i++) occur[i] = 0;
+    for (int64_t i = 0; i < count; i++) occur[symbol_of(magnitudes[i])]++;
+    double weights[SYMBOLS];
+    for (int64_t i = 0; i < SYMBOLS; i++) {
+        weights[i] = (double)occur[i];
+        if (occur[i]) symbols = i + 1;
+    }
+    if (symbols > 1) {
+        Table table;
+        quantised(weights, symbols, &table);
+        for (int64_t i = 0; i < count; i++) put(&writer, &table, symbol_of(magnitudes[i]));
+    }
+    finish(&writer);
+    return writer.out - words;
+}
+
+static void index_of(const Table *table, uint16_t *first) {
+    int64_t symbol = 0;
+    for (int64_t bucket = 0; bucket < BUCKETS; bucket++) {
+        while (table->left[symbol + 1] <= (uint32_t)bucket << (PRECISION - 8)) symbol++;
+        first[bucket] = (uint16_t)symbol;
+    }
+}
+
+/* The next symbol; −1, if no encoder writes this. */
+static inline int64_t get(Reader *reader, const Table *table, const uint16_t *first) {
+    const uint64_t scale = reader->range >> PRECISION, quantile = (reader->point - reader->lower) / scale;
+    if (quantile >> PRECISION) return -1;
+    int64_t symbol = first[quantile >> (PRECISION - 8)];
+    while (table->left[symbol + 1] <= quantile) symbol++;
+    reader->lower += scale * table->left[symbol];
+    reader->range = scale * (table->left[symbol + 1] - table->left[symbol]);
+    if (reader->range < LAST) {
+        reader->lower <<= 32;
+        reader->range <<= 32;
+        reader->point = reader->point << 32 | (reader->in < reader->end ? *reader->in++ : 0);
+    }
+    return symbol;
+}
+
+static int get_gaps(Reader *reader, int64_t taken, int64_t first, int64_t size, int64_t *places) {
+    Table table;
+    uint16_t index[BUCKETS];
+    const int64_t most = gap_table(size, taken, &table);
+    index_of(&table, index);
+    for (int64_t i = 0, place = 0; i < taken; i++, place++) {
+        for (int64_t gap = most; gap == most;) {
+            gap = get(reader, &table, index);
+            place += gap;
+            if (gap < 0 || place >= size) return 0;
+        }
+        places[i] = first + place;
+    }
+    return 1;
+}
+
+/* Read what efl_encode_numbers wrote, magnitudes as symbols; 0, if it did not write this. */
+int32_t efl_decode_numbers(const uint32_t *words, int64_t length, const int64_t *bounds, int64_t classes,
+                           const int64_t *taken, const int64_t *occur, int64_t symbols, int64_t *places,
+                           int32_t *found) {
+    Reader reader = {.range = UINT64_MAX, .in = words, .end = words + length};
+    int64_t count = 0;
+    for (int64_t i = 0; i < 2; i++) reader.point = reader.point << 32 | (reader.in < reader.end ? *reader.in++ : 0);
+    for (int64_t class = 0; class < classes; count += taken[class++]) {
+        const int64_t first = bounds[class], size = bounds[class + 1] - first;
+        if (taken[class] == size)
+            for (int64_t i = 0; i < size; i++) places[count + i] = first + i;
+        else if (taken[class] && !get_gaps(&reader, taken[class], first, size, places + count))
+            return 0;
+    }
+    double weights[SYMBOLS] = {0};
+    Table table;
+    uint16_t index[BUCKETS];
+    for (int64_t i = 0; i < symbols; i++) weights[i] = (double)occur[i];
+    if (symbols < 2) {
+        for (int64_t i = 0; i < count; i++) found[i] = 0;
+        return 1;
+    }
+    if (!quantised(weights, symbols, &table)) return 0;
+    index_of(&table, index);
+    for (int64_t i = 0; i < count; i++)
+        if ((found[i] = (int32_t)get(&reader, &table, index)) < 0) return 0;
+    return 1;
+}
