@@ -158,3 +158,13 @@ class Loops:
         self.encode_numbers.restype = _COUNT
         self.decode_numbers = library.efl_decode_numbers
         self.decode_numbers.argtypes = [_Words, _COUNT, _Int64s, _COUNT, *[_Int64s] * 2, _COUNT, _Int64s, _Int32s]
+        self.non_zeros = library.efl_non_zeros
+        self.non_zeros.argtypes, self.non_zeros.restype = [_Int32s, _COUNT, _Int64s, _Int32s], _COUNT
+        self.in_order = library.efl_in_order
+        self.in_order.argtypes = [_Int64s, _COUNT, _COUNT, *[_Int64s] * 2]
+        self.places = library.efl_places
+        self.places.argtypes = [_Int64s, *[_COUNT] * 3, *[_Int64s] * 5, _COUNT, *[_Int64s] * 2]
+        self.places.restype = None
+        self.positions = library.efl_positions
+        cells: list[_Argument] = [_Int64s, *[_Int32s] * 3, *[_Int64s] * 2, *[_Int32s] * 2]
+        self.positions.argtypes, self.positions.restype = [_Int64s, _COUNT, _Int64s, _COUNT, *cells, _Int64s], None

@@ -25,7 +25,8 @@ from efl.storage import cache_path, write_atomically
 
 log = logging.getLogger("efl")
 
-FILES = tuple(Path(__file__).with_name(name) for name in ("samples.h", "samples.c", "chain.c", "numbers.c"))
+NAMES = ("samples.h", "samples.c", "chain.c", "numbers.c", "sparse.c")
+FILES = tuple(Path(__file__).with_name(name) for name in NAMES)
 FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DIGEST = 32  # bytes
 PATIENCE = 120  # seconds for the compiler

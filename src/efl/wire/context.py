@@ -12,6 +12,7 @@ from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.coordinate_order import ByTensor, CoordinateOrder
 from efl.wire.rank_one import RankOneFisher
+from efl.wire.sparse import in_order
 
 Positions = NDArray[np.int64]
 
@@ -77,17 +78,6 @@ def cheapest_order(
 def _placed(positions: Positions, order: CoordinateOrder) -> tuple[Positions, Positions | slice]:
     """Places in increasing order, and that order."""
     return in_order(order.place(positions)) if order.moves else (positions, _ALL)
-
-
-def in_order(numbers: Positions) -> tuple[Positions, Positions]:
-    """Whole numbers ≥ 0 sorted, and where each was; sorting numbers is many times quicker than sorting indices.
-
-    >>> in_order(np.array([7, 2, 5]))
-    (array([2, 5, 7]), array([1, 2, 0]))
-    """
-    bits = len(numbers).bit_length()
-    keyed = np.sort(numbers << bits | np.arange(len(numbers)))
-    return keyed >> bits, keyed & ((1 << bits) - 1)
 
 
 def scheme(code: int, context: Context) -> tuple[CoordinateOrder, Positions]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efl.layout import Layout
+from efl.native import loaded
 from efl.wire.logarithm import STEPS
 
 Whole = NDArray[np.int64]
@@ -132,21 +133,35 @@ class ByField:
     def place(self, positions: Whole) -> Whole:
         """Tensor by tensor: cell, then row and column within the cell."""
         counts = self.layout.counts(positions)
-        pieces: list[Whole] = []
         stops = np.cumsum(counts)
-        for tensor in np.flatnonzero(counts):
-            block, (rows, columns) = self.layout.blocks[tensor], self._sides[tensor]
-            offset = positions[stops[tensor] - counts[tensor] : stops[tensor]] - block.start
-            row = offset // block.columns
-            column = offset - row * block.columns
-            column_group = columns.group[column]
-            cell = self._first_cell[tensor] + rows.group[row] * len(columns.size) + column_group
-            pieces.append(self._start[cell] + rows.rank[row] * columns.size[column_group] + columns.rank[column])
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+        places = np.empty(len(positions), np.int64)
+        for tensor in np.flatnonzero(counts).tolist():
+            piece = slice(stops[tensor] - counts[tensor], stops[tensor])
+            self._place(tensor, positions[piece], places[piece])
+        return places
+
+    def _place(self, tensor: int, positions: Whole, out: Whole) -> None:
+        block, (rows, columns), loops = self.layout.blocks[tensor], self._sides[tensor], loaded()
+        groups, start = len(columns.size), self._start[self._first_cell[tensor] :]
+        if loops is not None:
+            tables = rows.group, rows.rank, columns.group, columns.rank, columns.size
+            loops.places(positions, len(positions), block.start, block.columns, *tables, groups, start, out)
+            return
+        offset = positions - block.start
+        row = offset // block.columns
+        column = offset - row * block.columns
+        group = columns.group[column]
+        out[:] = start[rows.group[row] * groups + group] + rows.rank[row] * columns.size[group] + columns.rank[column]
 
     def position(self, places: Whole) -> Whole:
         """Cell by cell in the order of places, then back to row and column."""
-        starts, positions = self._start[self._order], np.empty_like(places)
+        loops, cells, positions = loaded(), self._cells, np.empty_like(places)
+        if loops is not None and cells.width.dtype == np.int32:
+            within = cells.width, cells.first_row, cells.first_column, cells.rows, cells.columns
+            order = self._order, len(self._order), self._start
+            loops.positions(places, len(places), *order, *within, cells.start, cells.stride, positions)
+            return positions
+        starts = self._start[self._order]
         for piece in chunks(len(places)):
             positions[piece] = self._position(places[piece], starts)
         return positions

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from efl.errors import WireError
 from efl.layout import Layout
-from efl.wire.context import Context, cheapest_order, in_order, scheme
+from efl.wire.context import Context, cheapest_order, scheme
 from efl.wire.coordinate_order import CLASSES
 from efl.wire.payloads.registry import Payload, Positions, Vector, register
 from efl.wire.range_coding import most_number_bytes, number_bytes, read_numbers
 from efl.wire.reader import Reader
+from efl.wire.sparse import in_order, non_zeros
 
 LATTICE = 8
 LARGEST_CODE = 2**24  # up to which a float32 is a whole number
@@ -39,8 +40,7 @@ class Lattice(Payload):
     @classmethod
     def of(cls, layout: Layout, codes: NDArray[np.int32], step: float) -> Self:
         """The increment of a code for every coordinate."""
-        positions = np.flatnonzero(codes)
-        return cls(layout, positions, codes[positions], step)
+        return cls(layout, *non_zeros(codes), step)
 
     @property
     def values(self) -> Vector:
