@@ -9,20 +9,19 @@ else is to be done with it:
 
 import doctest
 import importlib
-import multiprocessing
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-import traceback
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from pathlib import Path
 
 import pytest
+from copies import in_a_copy
 from pydantic import BaseModel
 
 from efl.algorithms.registry import create, every_name
@@ -78,26 +77,12 @@ def test_a_page_runs(page, tmp_path):
     for word, package in (("datasets", "flwr_datasets"), ("from transformers", "transformers"), ("from peft", "peft")):
         if word in page.read_text():
             pytest.importorskip(package)
-    for slow in ("efl.api", "efl.track.figures", "efl.track.report"):
-        importlib.import_module(slow)
-    # A copy of this process, so that what a page registers is not known to other tests; imports are made already.
-    forking = multiprocessing.get_context("fork")
-    ours, theirs = forking.Pipe()
-    child = forking.Process(target=run_page, args=(page, tmp_path, theirs))
-    child.start()
-    theirs.close()
-    try:
-        failure = ours.recv()
-    except EOFError:
-        failure = "the process died"
-    child.join()
-    assert not failure, failure
+    in_a_copy(run_page, page, tmp_path)  # what a page registers is not known to other tests
 
 
-def run_page(page: Path, folder: Path, result) -> None:
+def run_page(page: Path, folder: Path) -> None:
     os.chdir(folder)
     names = {"__name__": "__main__"}
-    failure = ""
     for block in BLOCKS[page]:
         try:
             if block.kind == "file":
@@ -106,10 +91,8 @@ def run_page(page: Path, folder: Path, result) -> None:
                 run_python(block, names)
             elif block.kind == "run" and block.language == "sh":
                 run_shell(block)
-        except (Exception, SystemExit):
-            failure = f"{block.place}\n{traceback.format_exc()}"
-            break
-    result.send(failure)
+        except (Exception, SystemExit) as error:
+            raise AssertionError(block.place) from error
 
 
 def run_python(block: Block, names: dict) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from copies import efl_command
 from torch import nn
 
 import efl
@@ -252,13 +253,6 @@ def plugin(tmp_path):
     return file
 
 
-def command(*arguments):
-    """`efl` in a process of its own, which knows no plug-in yet."""
-    run = subprocess.run([sys.executable, "-m", "efl", *map(str, arguments)], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
-
-
 def summary_of(directory):
     return json.loads((directory / "summary.json").read_text())
 
@@ -278,8 +272,8 @@ def test_a_file_outside_the_package_is_run_by_the_command_and_by_train(plugin, t
     """A newcomer's: an algorithm, a model, a data set, a transformation and a tracker, in one file."""
     (tmp_path / "option.toml").write_text(EXPERIMENT)
     (tmp_path / "key.toml").write_text('plugins = ["newcomer.py"]\n' + EXPERIMENT)
-    command("run", tmp_path / "option.toml", "--plugin", plugin, "--out", tmp_path / "option", "-q")
-    command("run", tmp_path / "key.toml", "--out", tmp_path / "key", "-q")
+    efl_command("run", tmp_path / "option.toml", "--plugin", plugin, "--out", tmp_path / "option", "-q")
+    efl_command("run", tmp_path / "key.toml", "--out", tmp_path / "key", "-q")
     load_plugin(plugin)
     gentle, soften = registry("algorithm").get("gentle"), registry("transform").get("soften")
     trained = efl.train(
@@ -300,25 +294,25 @@ def test_a_file_outside_the_package_is_run_by_the_command_and_by_train(plugin, t
 def test_a_run_that_was_stopped_finds_its_plugin_again(plugin, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(EXPERIMENT)
-    command("run", "mine.toml", "--plugin", "newcomer.py", "--out", tmp_path / "a", "-q")
+    efl_command("run", "mine.toml", "--plugin", "newcomer.py", "--out", tmp_path / "a", "-q")
     digest = summary_of(tmp_path / "a")["model_sha256"]
     shutil.rmtree(tmp_path / "a/checkpoint")
     (tmp_path / "a/checkpoint").mkdir()
     (tmp_path / "a/summary.json").unlink()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    command("resume", tmp_path / "a", "-q")
+    efl_command("resume", tmp_path / "a", "-q")
     assert summary_of(tmp_path / "a")["model_sha256"] == digest
     plugin.rename(tmp_path / "moved.py")
     (tmp_path / "a/summary.json").unlink()
-    command("resume", tmp_path / "a", "--plugin", tmp_path / "moved.py", "-q")
+    efl_command("resume", tmp_path / "a", "--plugin", tmp_path / "moved.py", "-q")
     assert summary_of(tmp_path / "a")["model_sha256"] == digest
 
 
 def test_a_comparison_in_several_processes_sees_the_plugin(plugin, tmp_path):
     keys = ["--set=federation.dataset=blobs", "--set=federation.clients=8", "--set=training.rounds=2"]
     keys += ["--set=model.name=narrow", "--set=training.cohort=4", "--algorithms=gentle,fedavg", "--workers=2"]
-    out = command("compare", "--plugin", plugin, *keys, "--out", tmp_path / "cmp", "-q")
+    out = efl_command("compare", "--plugin", plugin, *keys, "--out", tmp_path / "cmp", "-q")
     assert "fedavg" in out
     assert summary_of(tmp_path / "cmp/gentle-seed0")["dataset"] == "blobs"
 

@@ -16,7 +16,7 @@ from efl.deploy.demo import prepare_app
 from efl.deploy.network import LocalNetwork
 from efl.storage import read_state
 
-ROUNDS = 7
+ROUNDS = 6
 SETTINGS = {
     "federation": {"clients": 5, "partition": "classes:2"},
     "training": {"rounds": ROUNDS, "cohort": 5, "local_steps": 5, "evaluate_every": ROUNDS},

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from efl.track.canvas import new_figure, save, style
+from efl.track.canvas import panels_with_legend, save, style
 from efl.track.figures import COLOURS, Panel, Participation, Stack
 from efl.wire.ledger import KINDS
 
 SILENT = "#C8553D"
+IN_A_LINE = 4  # names of a legend
 
 
 def draw_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
     """All panels in one picture, with one legend."""
-    rows = -(-len(panels) // columns)
-    figure = new_figure(5.2 * columns, 3.4 * rows)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat[len(panels) :]:
+    names = dict.fromkeys(series.name for panel in panels for series in panel.series)
+    rows, lines = -(-len(panels) // columns), -(-len(names) // IN_A_LINE)
+    figure, axes = panels_with_legend(5.2 * columns, 3.4 * rows, rows, columns, lines)
+    for axis in axes[len(panels) :]:
         axis.set_visible(False)
     handles: dict[str, Artist] = {}
-    for axis, panel in zip(axes.flat, panels, strict=False):
+    for axis, panel in zip(axes, panels, strict=False):
         _draw(axis, panel)
-        lines, names = axis.get_legend_handles_labels()
-        handles |= dict(zip(names, lines, strict=True))
-    if handles:
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False
-        )
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    _legend(figure, handles, IN_A_LINE)
     save(figure, path)
+
+
+def _legend(figure: Figure, handles: Mapping[str, Artist], most: int) -> None:
+    if handles:
+        columns = min(most, len(handles))
+        figure.legend(
+            handles.values(), handles.keys(), loc="lower center", ncols=columns, frameon=False, borderaxespad=0.1
+        )
 
 
 def _draw(axis: Axes, panel: Panel) -> None:
@@ -55,8 +61,8 @@ def _draw(axis: Axes, panel: Panel) -> None:
 
 def draw_stacks(stacks: Sequence[Stack], path: Path) -> None:
     """Bytes per round by kind, one panel for each direction."""
-    figure = new_figure(10.4, 3.4)
-    for axis, stack in zip(figure.subplots(1, len(stacks)), stacks, strict=True):
+    figure, axes = panels_with_legend(10.4, 3.4, 1, len(stacks), 1)
+    for axis, stack in zip(axes, stacks, strict=True):
         below = np.zeros(1)
         for kind, values in stack.kinds.items():
             edges, top = np.arange(len(values) + 1) + 0.5, below + values / 1e3
@@ -67,25 +73,24 @@ def draw_stacks(stacks: Sequence[Stack], path: Path) -> None:
         axis.title.set_fontsize(10)
         axis.spines[["top", "right"]].set_visible(False)
     handles = {kind: Patch(color=COLOURS[KINDS.index(kind)]) for stack in stacks for kind in stack.kinds}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False)
+    _legend(figure, handles, len(KINDS))
     save(figure, path)
 
 
 def draw_participation(data: Participation, path: Path) -> None:
     """Client × round: how much of its work each sampled client did."""
     clients, rounds = data.share.shape
-    figure = new_figure(9, min(10, 1.6 + 0.11 * clients))
-    axis = figure.subplots()
+    figure, (axis,) = panels_with_legend(9, min(10, 1.6 + 0.11 * clients), 1, 1, 0)
     done = np.ma.masked_invalid(np.where(data.share > 0, data.share, np.nan))
     image = axis.imshow(done, aspect="auto", cmap="viridis", vmin=0, vmax=1, interpolation="nearest", origin="lower")
     silent = np.ma.masked_not_equal(np.where(data.share == 0, 1.0, 0.0), 1.0)
     axis.imshow(silent, aspect="auto", cmap=ListedColormap([SILENT]), interpolation="nearest", origin="lower")
     client, round_ = np.nonzero(data.dropped)
     axis.plot(round_, client, "x", color="white", markersize=3, markeredgewidth=0.7)
-    figure.colorbar(image, label="share of the E local steps done")
+    figure.colorbar(image, label="share of the E local steps done", fraction=0.06, pad=0.03)
     legend = [Patch(color=SILENT, label="sampled, no reply")]
     title = "Who took part when" + (" (×: work not used)" if data.dropped.any() else "")
     axis.set(title=title, xlabel="round", ylabel="client")
     axis.set_xlim(-0.5, rounds - 0.5)
-    figure.legend(handles=legend, loc="outside lower right", frameon=False)
+    figure.legend(handles=legend, loc="lower right", frameon=False, borderaxespad=0.1)
     save(figure, path)
