@@ -312,8 +312,8 @@ def test_a_run_that_was_stopped_finds_its_plugin_again(plugin, tmp_path, monkeyp
 def test_a_comparison_in_several_processes_sees_the_plugin(plugin, tmp_path):
     keys = ["--set=federation.dataset=blobs", "--set=federation.clients=8", "--set=training.rounds=2"]
     keys += ["--set=model.name=narrow", "--set=training.cohort=4", "--algorithms=gentle,fedavg", "--workers=2"]
-    out = efl_command("compare", "--plugin", plugin, *keys, "--out", tmp_path / "cmp", "-q")
-    assert "fedavg" in out
+    command = [sys.executable, "-m", "efl", "compare", "--plugin", plugin, *keys, "--out", tmp_path / "cmp", "-q"]
+    assert "fedavg" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert summary_of(tmp_path / "cmp/gentle-seed0")["dataset"] == "blobs"
 
 
