@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
+from rich.console import Console
 from rich.table import Table
 
 from efl.cli.options import console, plain_table, say
@@ -62,7 +62,8 @@ def diff(
         table.add_row("all settings", "the same", "the same")
     now = time.time()
     rows = [_row(standing(directory), now) for directory in directories]
-    for name, *values in zip(("state", "rounds", "best", "bytes up", "bytes down", "age"), *(r[3:] for r in rows)):
+    names = ("state", "rounds", "best", "bytes up", "bytes down", "age")
+    for name, *values in zip(names, *(row[3:] for row in rows), strict=True):
         table.add_row(name, *values)
     _print_whole(table)
 
@@ -70,7 +71,7 @@ def diff(
 def _print_whole(table: Table) -> None:
     """Print a table that nothing is cut off from, so that paths can be copied; a narrow terminal folds its lines."""
     needed = console.measure(table, options=console.options.update(max_width=LONGEST)).maximum
-    console.print(table, width=max(needed, console.width), crop=False, soft_wrap=True)
+    Console(file=console.file, highlight=False, width=max(needed, console.width)).print(table)
 
 
 def _row(run: Standing, now: float) -> list[str]:
