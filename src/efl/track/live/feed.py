@@ -137,9 +137,10 @@ class Feed:
             if gone or time.monotonic() - self._looked >= LOOK_FOR_RUNS:
                 self._looked = time.monotonic()
                 news = self._look_for_runs()
-                news = any([run.renew_status() for run in self.runs.values()]) or news
+                for run in self.runs.values():
+                    news |= run.renew_status()
             for run in self.runs.values():
-                news = self._read(run) or news
+                news |= self._read(run)
             if news:
                 self.changed.notify_all()
         if gone:
@@ -216,8 +217,8 @@ def described(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
 def shortened(record: Record, experiment: Experiment, metric: str) -> dict[str, Any]:
     """A round as the page gets it; figures that it does not have are left out.
 
-    ``who`` has pairs of a client and a code: how many percent of its steps it did (0: no reply), plus 200 if its work was
-    not used, plus 400 if its reply was rejected.
+    ``who`` has pairs of a client and a code: how many percent of its steps it did (0: no reply), plus 200 if its work
+    was not used, plus 400 if its reply was rejected.
     """
     steps, used = experiment.training.local_steps, set(record["aggregated"])
     rejected = record.get("rejected") or {}
@@ -248,7 +249,7 @@ def seconds_left(rounds: Sequence[dict[str, Any]], total: int) -> float | None:
     recent = rounds[-RECENT - 1 :]
     if len(recent) < 2:
         return None
-    pace = (recent[-1]["seconds"] - recent[0]["seconds"]) / (len(recent) - 1)
+    pace = float(recent[-1]["seconds"] - recent[0]["seconds"]) / (len(recent) - 1)
     return round(max(0.0, pace * (total - len(rounds))), 1)
 
 
