@@ -31,6 +31,16 @@ function ticks(low, high, most) {
   return found;
 }
 
+// Ticks of a logarithmic axis.
+function logTicks(low, high, most) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+    for (const times of [1, 2, 5]) found.push(times * 10 ** power);
+  }
+  const inside = found.filter((at) => at >= low && at <= high);
+  return inside.length <= most ? inside : inside.filter((at) => Math.log10(at) % 1 === 0);
+}
+
 // At most so many points, of every stretch the last.
 function thinned(points, most) {
   const every = Math.ceil(points.length / most);
@@ -46,11 +56,12 @@ function extent(values, fallback) {
 
 // A figure with curves; `draw(series)` draws them anew. A series has a name, a colour's name, points and may be dashed.
 export class Curves {
-  constructor(title, { x, y, zero = false }) {
-    this.x = x; this.y = y; this.zero = zero; this.series = [];
+  constructor(title, { x, y, zero = false, log = false }) {
+    this.x = x; this.y = y; this.zero = zero; this.log = log; this.series = [];
+    this.note = element("span", { class: "faint" });
     this.svg = drawn("svg", { height: HEIGHT, role: "img", "aria-label": title });
     this.read = element("div", { class: "read", hidden: "" });
-    this.figure = element("figure", {}, element("h2", {}, title), this.svg, this.read);
+    this.figure = element("figure", {}, element("h2", {}, title, this.note), this.svg, this.read);
     this.svg.addEventListener("pointermove", (event) => this.show(event));
     this.svg.addEventListener("pointerleave", () => { this.read.hidden = true; this.cross?.remove(); });
   }
@@ -66,14 +77,18 @@ export class Curves {
     const room = (high - low) * 0.04;
     high += room; low -= this.zero ? 0 : room;
     const across = width - MARGIN.left - MARGIN.right, down = HEIGHT - MARGIN.top - MARGIN.bottom;
-    this.px = (value) => MARGIN.left + (value / right) * across;
+    const left = this.logFrom(), end = Math.max(right, 1e-12);
+    this.px = left
+      ? (value) => MARGIN.left + (Math.log(Math.max(value, left) / left) / Math.log(end / left)) * across
+      : (value) => MARGIN.left + (value / end) * across;
     this.py = (value) => MARGIN.top + (1 - (value - low) / (high - low)) * down;
     const parts = [];
     for (const at of ticks(low, high, 4)) {
       parts.push(drawn("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: this.py(at), y2: this.py(at) }));
       parts.push(drawn("text", { x: MARGIN.left - 6, y: this.py(at) + 4, "text-anchor": "end" }, this.y(at)));
     }
-    for (const at of ticks(0, right, Math.max(2, Math.floor(across / 90)))) {
+    const most = Math.max(2, Math.floor(across / 90));
+    for (const at of left ? logTicks(left, end, most) : ticks(0, end, most)) {
       const anchor = this.px(at) > width - 30 ? "end" : "middle";
       parts.push(drawn("text", { x: this.px(at), y: HEIGHT - 6, "text-anchor": anchor }, this.x(at)));
     }
@@ -89,6 +104,13 @@ export class Curves {
       }
     }
     this.svg.replaceChildren(...parts);
+  }
+
+  // Where a logarithmic axis begins: only if some curves end so much earlier than others that they would be crammed.
+  logFrom() {
+    const ends = this.series.map((one) => one.points.at(-1)[0]);
+    if (!this.log || !ends.length || Math.max(...ends) <= 10 * Math.min(...ends)) return 0;
+    return Math.min(...this.series.map((one) => one.points[0][0]).filter((x) => x > 0));
   }
 
   // The values of all curves nearest to the pointer.
@@ -216,7 +238,7 @@ export class Cohorts extends Canvas {
       ["--unused", "not used"], ["--rejected", "rejected"]]);
   }
 
-  draw(rounds) {
+  draw(rounds, total) {
     const canvas = this.start();
     if (!canvas || !rounds.length) return;
     const { width, height } = this.canvas;
@@ -228,7 +250,7 @@ export class Cohorts extends Canvas {
       for (let j = 1; j < who.length; j += 2) bar[kind(who[j])]++;
     });
     const most = Math.max(1, ...bars.map((bar) => bar.reduce((a, b) => a + b)));
-    const slots = Math.max(20, bars.length);
+    const slots = Math.max(Math.min(20, total), bars.length);
     ["--complete", "--partial", "--unused", "--rejected", "--silent"].forEach((name, layer) => {
       const order = [0, 1, 3, 4, 2];
       canvas.fillStyle = colour(name);

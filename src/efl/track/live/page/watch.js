@@ -1,6 +1,6 @@
 // The live page: keeps what the server sends about every run, and draws it.
 
-import { Cohorts, Curves, PerClient, Raster, colour, element, kind } from "./charts.js";
+import { Cohorts, Curves, PerClient, Raster, element, kind } from "./charts.js";
 
 const OPEN_AT_FIRST = 4; // runs whose clients are shown without being asked for
 const LISTED = 6; // clients, replies and changes in a note
@@ -25,7 +25,7 @@ function duration(seconds) {
 }
 const percent = (value) => `${+(100 * value).toFixed(1)} %`;
 const short = (value) => String(+value.toPrecision(4));
-const merit = (run, value) => value === null || value === undefined ? "–" : run.share ? percent(value) : short(value);
+const merit = (run, value) => value === null || value === undefined ? "–" : run.share ? `${(100 * value).toFixed(1)} %` : short(value);
 const plural = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 // ---------------------------------------------------------------- what arrives
@@ -93,15 +93,6 @@ const AXES = [
   ["simulated time", 2, duration],
 ];
 
-function curve(key, title, options, series) {
-  if (!series.some((one) => one.points.length)) return;
-  if (!curves.has(key)) {
-    curves.set(key, new Curves(title, options));
-    document.getElementById("curves").append(curves.get(key).figure);
-  }
-  curves.get(key).draw(series);
-}
-
 function series(list, field, axis, extra = {}) {
   return list.map((run) => ({
     name: run.name + (extra.suffix ?? ""), colour: `--c${run.group % 16}`, dashed: extra.dashed ?? false,
@@ -109,14 +100,31 @@ function series(list, field, axis, extra = {}) {
   }));
 }
 
-function drawCurves() {
+function panels() {
   const list = [...runs.values()], first = list[0], y = first.share ? percent : short;
-  for (const [over, axis, x] of AXES) {
-    const shown = [...series(list, "points", axis), ...series(list, "personal", axis, { dashed: true, suffix: ", personalised" })];
-    curve(`merit ${axis}`, `Mean ${first.metric} over ${over}`, { x, y }, shown);
+  const merits = AXES.map(([name, axis, x]) => [
+    `Mean ${first.metric} over ${name}`, { x, y, log: axis > 0 },
+    [...series(list, "points", axis), ...series(list, "personal", axis, { dashed: true, suffix: ", personalised" })],
+  ]);
+  return [
+    ...merits,
+    ["Training loss over rounds", { x: AXES[0][2], y: short }, series(list, "losses", 0)],
+    ["Bytes sent, both ways", { x: AXES[0][2], y: bytes, zero: true }, series(list, "sent", 0)],
+  ].filter(([, , shown]) => shown.some((one) => one.points.length));
+}
+
+function drawCurves() {
+  const found = panels();
+  for (const [title, options] of found) {
+    if (!curves.has(title)) curves.set(title, new Curves(title, options));
   }
-  curve("loss", "Training loss over rounds", { x: AXES[0][2], y: short }, series(list, "losses", 0));
-  curve("bytes", "Bytes sent, both ways", { x: AXES[0][2], y: bytes, zero: true }, series(list, "sent", 0));
+  const figures = found.map(([title]) => curves.get(title).figure), place = document.getElementById("curves");
+  if (figures.length !== place.children.length) place.replaceChildren(...figures); // how wide each is depends on all
+  for (const [title, , shown] of found) {
+    const dashed = shown.some((one) => one.dashed && one.points.length);
+    curves.get(title).note.textContent = dashed ? " (dashed: personalised)" : "";
+    curves.get(title).draw(shown);
+  }
 }
 
 function standing(run) {
@@ -166,7 +174,7 @@ function drawRun(run) {
   progress.value = run.history.length;
   list.replaceChildren(...tiles(run));
   raster.draw(run.history);
-  cohorts.draw(run.history);
+  cohorts.draw(run.history, run.rounds);
   const [round, values] = run.clients_now ?? [0, {}];
   each.figure.hidden = !run.clients_now;
   const format = (value) => merit(run, value);
