@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from efl.cli.options import say
+from efl.cli.options import console, say
 
 
 def watch(
@@ -30,3 +33,26 @@ def watch(
             server.watch()
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
+
+
+@contextmanager
+def watched(directory: Path, asked: bool) -> Iterator[None]:
+    """Within, runs are made in a directory: show them as a live page, if that is asked for.
+
+    On a terminal the page stays when they are done, until Ctrl-C; a script goes on.
+    """
+    if not asked:
+        yield
+        return
+    from efl.track.live.beside import served_beside
+
+    with served_beside([directory]) as url:
+        say(f"Watch at {url}")
+        yield
+        if console.is_terminal:
+            say(f"The page stays at {url}; Ctrl-C ends it.")
+            try:
+                while True:
+                    time.sleep(3600)
+            except KeyboardInterrupt:
+                raise typer.Exit(0) from None

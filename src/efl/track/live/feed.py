@@ -125,8 +125,11 @@ class Feed:
                 what = "there is no run in it" if path.is_dir() else "no such directory"
                 raise UserError(f"{path}: {what}; give a run directory, or a folder of them")
 
-    def poll(self) -> None:
+    def poll(self, *, thoroughly: bool = False) -> None:
         """Read what is new, and wake those who wait for it.
+
+        Args:
+            thoroughly: Look now for new runs and at what runs do, which is otherwise done every other second.
 
         Raises:
             UserError: If all that was watched is gone.
@@ -134,7 +137,7 @@ class Feed:
         with self.changed:
             gone = bool(self.runs) and not any(run.directory.path.exists() for run in self.runs.values())
             news = False
-            if gone or time.monotonic() - self._looked >= LOOK_FOR_RUNS:
+            if gone or thoroughly or time.monotonic() - self._looked >= LOOK_FOR_RUNS:
                 self._looked = time.monotonic()
                 news = self._look_for_runs()
                 for run in self.runs.values():

@@ -15,7 +15,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +30,7 @@ PORT = 8642
 POLL = 0.5  # seconds between two looks at the runs while somebody watches
 IDLE = 2.0  # while nobody does
 HEARTBEAT = 10.0  # after so long without news, a line that finds out who is no longer there
+FAREWELL = 1.0  # for viewers to be sent the last news
 MOST_VIEWERS = 64
 PAGE = Path(__file__).with_name("page")
 FILES = {
@@ -101,8 +102,13 @@ class WatchServer(ThreadingHTTPServer):
             self.came.clear()
 
     def close(self) -> None:
-        """Send viewers away."""
+        """Send viewers away, with the last news."""
+        with suppress(UserError):
+            self.feed.poll(thoroughly=True)
         self.feed.close()
+        until = time.monotonic() + FAREWELL
+        while self.viewers and time.monotonic() < until:
+            time.sleep(0.01)
         self.shutdown()
         self.server_close()
 

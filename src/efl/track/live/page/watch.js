@@ -122,7 +122,7 @@ function drawCurves() {
   if (figures.length !== place.children.length) place.replaceChildren(...figures); // how wide each is depends on all
   for (const [title, , shown] of found) {
     const dashed = shown.some((one) => one.dashed && one.points.length);
-    curves.get(title).note.textContent = dashed ? " (dashed: personalised)" : "";
+    curves.get(title).note.textContent = dashed ? " – – personalised" : "";
     curves.get(title).draw(shown);
   }
 }
@@ -143,7 +143,7 @@ function tiles(run) {
   ];
   if (last?.simulated !== undefined) found.push(["simulated", duration(last.simulated)]);
   if (run.status.state === "running") found.push(["time left", run.status.left === null || run.status.left === undefined ? "–" : `≈ ${duration(run.status.left)}`]);
-  found.push(["all / some / no steps", now.slice(0, 3).join(" / ")], ["rejected", String(run.rejected.length)]);
+  found.push(["all/some/none", now.slice(0, 3).join(" / ")], ["rejected", String(run.rejected.length)]);
   return found.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
 }
 
