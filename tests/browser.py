@@ -2,11 +2,12 @@
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import time
 
 import pytest
@@ -74,14 +75,16 @@ class Tab:
 
 @contextlib.contextmanager
 def browser_tab(profile):
-    chromium = chromium_or_skip()
-    (read_there, to), (back, write_there) = os.pipe(), os.pipe()
+    command = [chromium_or_skip(), "--headless", *QUIET, f"--user-data-dir={profile}", "--remote-debugging-pipe"]
+    low = [*os.pipe(), *os.pipe()]
+    pipes = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 64) for end in low]  # out of the way of 3 and 4
+    for end in low:
+        os.close(end)
+    read_there, to, back, write_there = pipes
     # Chromium reads what it is asked at 3 and answers at 4.
-    command = ["sh", "-c", f'exec "$0" "$@" 3<&{read_there} 4>&{write_there}', chromium, "--headless", *QUIET]
-    command += [f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
-    process = subprocess.Popen(
-        command, pass_fds=(read_there, write_there), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    places = [(os.POSIX_SPAWN_DUP2, read_there, 3), (os.POSIX_SPAWN_DUP2, write_there, 4)]
+    silent = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
+    process = os.posix_spawn(command[0], [*command, "about:blank"], os.environ, file_actions=[*places, *silent])
     try:
         tab = Tab(to, back)
         target = tab.call("Target.createTarget", url="about:blank")["targetId"]
@@ -90,7 +93,7 @@ def browser_tab(profile):
             tab.call(f"{domain}.enable")
         yield tab
     finally:
-        process.kill()
-        process.wait()
-        for pipe in (read_there, to, back, write_there):
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        for pipe in pipes:
             os.close(pipe)

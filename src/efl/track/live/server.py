@@ -117,7 +117,7 @@ class WatchServer(ThreadingHTTPServer):
 def serving(feed: Feed, host: str = LOOPBACK, port: int | None = None) -> Iterator[WatchServer]:
     """Within, the page is served from another thread; `WatchServer.watch` reads what is new."""
     server = WatchServer(feed, host, port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": POLL}, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
     thread.start()
     try:
         yield server

@@ -22,10 +22,13 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Ticks at 1, 2 or 5 times a power of ten.
-function ticks(low, high, most) {
+const TIMES = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+
+// Ticks at 1, 2 or 5 times a power of ten; of a time, at whole minutes, hours or days.
+function ticks(low, high, most, time = false) {
   const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((times) => times * power).find((one) => one >= rough * 0.999);
+  const fits = (one) => one >= rough * 0.999;
+  const step = (time && rough > 1 && TIMES.find(fits)) || [1, 2, 5, 10].map((times) => times * power).find(fits);
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
   return found;
@@ -56,8 +59,8 @@ function extent(values, fallback) {
 
 // A figure with curves; `draw(series)` draws them anew. A series has a name, a colour's name, points and may be dashed.
 export class Curves {
-  constructor(title, { x, y, zero = false, log = false }) {
-    this.x = x; this.y = y; this.zero = zero; this.log = log; this.series = [];
+  constructor(title, { x, y, zero = false, log = false, time = false }) {
+    this.x = x; this.y = y; this.zero = zero; this.log = log; this.time = time; this.series = [];
     this.note = element("span", { class: "faint" });
     this.svg = drawn("svg", { height: HEIGHT, role: "img", "aria-label": title });
     this.read = element("div", { class: "read", hidden: "" });
@@ -88,7 +91,7 @@ export class Curves {
       parts.push(drawn("text", { x: MARGIN.left - 6, y: this.py(at) + 4, "text-anchor": "end" }, this.y(at)));
     }
     const most = Math.max(2, Math.floor(across / 90));
-    for (const at of left ? logTicks(left, end, most) : ticks(0, end, most)) {
+    for (const at of left ? logTicks(left, end, most) : ticks(0, end, most, this.time)) {
       const anchor = this.px(at) > width - 30 ? "end" : "middle";
       parts.push(drawn("text", { x: this.px(at), y: HEIGHT - 6, "text-anchor": anchor }, this.x(at)));
     }

@@ -103,7 +103,7 @@ function series(list, field, axis, extra = {}) {
 function panels() {
   const list = [...runs.values()], first = list[0], y = first.share ? percent : short;
   const merits = AXES.map(([name, axis, x]) => [
-    `Mean ${first.metric} over ${name}`, { x, y, log: axis > 0 },
+    `Mean ${first.metric} over ${name}`, { x, y, log: axis > 0, time: axis === 2 },
     [...series(list, "points", axis), ...series(list, "personal", axis, { dashed: true, suffix: ", personalised" })],
   ]);
   return [
@@ -136,7 +136,7 @@ function tiles(run) {
   const last = run.history.at(-1), now = [0, 0, 0, 0, 0];
   for (let i = 1; i < (last?.who ?? []).length; i += 2) now[kind(last.who[i])]++;
   const found = [
-    ["state", standing(run)], ["round", `${run.history.length} / ${run.rounds}`],
+    ["state", run.status.state ?? "…"], ["round", `${run.history.length} / ${run.rounds}`],
     [`best ${run.metric}`, merit(run, run.best)], ["last", merit(run, run.last)],
     ["personalised", merit(run, run.personalised)], ["bytes up", bytes(run.up)], ["bytes down", bytes(run.down)],
     ["took", duration(last?.seconds)],
