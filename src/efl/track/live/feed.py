@@ -22,7 +22,7 @@ from efl.runs.following import Following
 from efl.runs.listing import DAMAGED, RUNNING, find_runs, last_change, merit_of, settings_that_differ, state_of
 from efl.track.text import change_lines, outcome
 
-LOOK_FOR_RUNS = 2.0  # seconds between two looks for new run directories, and at what the runs do
+LOOK_FOR_RUNS = 2.0  # seconds between two searches for new run directories; also how often their state is checked
 RECENT = 20  # rounds from which the time left is estimated
 AT_ONCE = 500  # rounds in an event
 GONE = "deleted"
@@ -53,7 +53,7 @@ class WatchedRun:
         merit = merit_of(records)
         if any("metric" in record for record in records) and merit != self.merit:
             self.merit = merit
-            self.generation += 1  # the page is told what the figure of merit is with all rounds
+            self.generation += 1  # the page learns of another figure of merit with all rounds
         self.rounds += [shortened(record, self.experiment, self.merit["metric"]) for record in records]
         return anew or bool(records)
 

@@ -27,7 +27,7 @@ from efl.track.live.feed import Cursor, Event, Feed
 
 LOOPBACK = "127.0.0.1"
 PORT = 8642
-POLL = 0.5  # seconds between two looks at the runs while somebody watches
+POLL = 0.5  # seconds between two reads of the runs while somebody watches
 IDLE = 2.0  # while nobody does
 HEARTBEAT = 10.0  # after so long without news, a line that finds out who is no longer there
 FAREWELL = 1.0  # for viewers to be sent the last news
@@ -91,7 +91,7 @@ class WatchServer(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A viewer that went away is no error to be told of."""
+        """A viewer that went away is no error; nothing is printed."""
 
     def watch(self, seconds: float | None = None) -> None:
         """Serve until Ctrl-C, or for so long; `UserError` if what is watched is deleted."""
