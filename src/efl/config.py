@@ -89,6 +89,18 @@ class Experiment(Section):
             table[section] = {**table[section], **_renamed(section, values)}
         return parse(table)
 
+    def flat(self) -> dict[str, Any]:
+        """All keys that are set, as ``section.key``, and lists as they are.
+
+        >>> Experiment().flat()["training.cohort"]
+        10
+        """
+        flat: dict[str, Any] = {}
+        for section, table in self.model_dump(exclude_none=True).items():
+            flat |= {f"{section}.{key}": value for key, value in table.items()} if isinstance(table, Mapping) else {}
+            flat |= {section: table} if table and not isinstance(table, Mapping) else {}
+        return flat
+
     def to_toml(self) -> str:
         """The complete experiment file; what is None, and lists without entries, are left out."""
         table = self.model_dump(exclude_none=True)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from efl import __version__
-from efl.cli import bench, data, deploy, paper, runs
+from efl.cli import bench, data, deploy, listing, paper, runs, watch
 from efl.cli.options import say
 from efl.cli.output import output
 from efl.errors import UserError, machine_failure
@@ -19,10 +19,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning for clients that are unlike each other and unreliable.",
 )
-for command in (runs.run, runs.resume, runs.compare, runs.report):
+for command in (runs.run, runs.resume, runs.compare, runs.report, watch.watch):
     app.command()(command)
 for group in (paper, data, deploy, bench):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
+app.add_typer(listing.app, name="runs")
 
 
 def _print_version(asked: bool) -> None:

@@ -37,6 +37,7 @@ PluginOption = Annotated[
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Where files go; default: a new one below runs/.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+WatchOption = Annotated[bool, typer.Option("--watch", help="Show it as a live page in a browser, too.")]
 DataOption = Annotated[
     Path | None, typer.Option("--data-dir", help="Where prepared data sets lie; default: $EFL_DATA, or the cache.")
 ]

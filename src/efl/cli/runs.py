@@ -16,10 +16,12 @@ from efl.cli.options import (
     PluginOption,
     QuietOption,
     SetOption,
+    WatchOption,
     WorkersOption,
     console,
     say,
 )
+from efl.cli.watch import watched
 
 if TYPE_CHECKING:
     from efl.runs.directory import RunDirectory
@@ -32,6 +34,7 @@ def run(
     set_: SetOption = None,
     out: OutOption = None,
     plugin: PluginOption = None,
+    watch: WatchOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run one experiment."""
@@ -42,14 +45,16 @@ def run(
     experiment = load_experiment(file or DEMO, set_ or [], plugin or [])
     name = f"{experiment.algorithm_name}-{experiment.federation.dataset}"
     directory = out or new_directory(name)
-    with _progress(directory, quiet) as displays:
-        result = run_experiment(experiment, directory, displays)
-    _report(directory, result)
+    with watched(directory, watch):
+        with _progress(directory, quiet) as displays:
+            result = run_experiment(experiment, directory, displays)
+        _report(directory, result)
 
 
 def resume(
     directory: Annotated[Path, typer.Argument(help="A run directory.")],
     plugin: PluginOption = None,
+    watch: WatchOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with a run that was stopped, whatever stopped it."""
@@ -61,9 +66,10 @@ def resume(
         say(f"{directory} is finished; there is nothing left to do.")
         console.print(summary_table(summary))
         return
-    with _progress(directory, quiet) as displays:
-        result = resume_run(directory, displays, plugins=plugin or ())
-    _report(directory, result)
+    with watched(directory, watch):
+        with _progress(directory, quiet) as displays:
+            result = resume_run(directory, displays, plugins=plugin or ())
+        _report(directory, result)
 
 
 def compare(
@@ -76,6 +82,7 @@ def compare(
     out: OutOption = None,
     plugin: PluginOption = None,
     workers: WorkersOption = None,
+    watch: WatchOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run the same experiment with several algorithms; one table, one report. Asked again, it goes on."""
@@ -90,11 +97,12 @@ def compare(
     where = out or new_directory(f"compare-{experiment.federation.dataset}")
     jobs = plan(named(algorithms), experiment, seeds, where)
     refuse_run_directory(where)
-    groups = run_with_progress(jobs, workers, console=console, quiet=quiet)
-    (where / "table.md").write_text(markdown(*comparison_rows(groups)))
-    page = write_comparison(where, directories(jobs))
-    console.print(comparison_table(groups))
-    say(f"Report: {page}")
+    with watched(where, watch):
+        groups = run_with_progress(jobs, workers, console=console, quiet=quiet)
+        (where / "table.md").write_text(markdown(*comparison_rows(groups)))
+        page = write_comparison(where, directories(jobs))
+        console.print(comparison_table(groups))
+        say(f"Report: {page}")
 
 
 def report(directories: Annotated[list[Path], typer.Argument(help="Run directories.")], out: OutOption = None) -> None:

@@ -234,7 +234,7 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, Mapping):
-            row |= {} if name in ("clients", "rejected") else flat(value, f"{prefix}{name}.")
+            row |= {} if name in ("clients", "rejected", "by_client") else flat(value, f"{prefix}{name}.")
         elif name not in RENAMED and not isinstance(value, list):
             row[prefix + name] = value
     return row

@@ -72,9 +72,12 @@ class RunDirectory:
         """Within, the run is ours; `UserError` if another process works on it, and does so for ``patience`` seconds.
 
         The system lets go of the lock when the process ends, however it ends; worker processes do not inherit it. Not
-        all network drives have locks; there nobody is held up.
+        all network drives have locks; there nobody is held up. Who only asks `is_in_use` has the lock for a moment, so
+        it is tried more than once.
         """
-        lock = FileLock(self.lock, timeout=patience, poll_interval=LOOK_AGAIN, fallback_to_soft=False)
+        lock = FileLock(
+            self.lock, timeout=max(patience, 2 * LOOK_AGAIN), poll_interval=LOOK_AGAIN, fallback_to_soft=False
+        )
         try:
             lock.acquire()
         except Timeout:
@@ -86,6 +89,26 @@ class RunDirectory:
             yield
         finally:
             lock.release()
+
+    def is_in_use(self) -> bool | None:
+        """Whether a process works on the run; None where that cannot be known, as on drives without locks.
+
+        Nothing is written. A run that starts at this very moment waits `LOOK_AGAIN` seconds for us.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            return None
+        try:
+            with open(self.lock, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        return False
 
     def experiment(self) -> Experiment:
         """The experiment the run was started with."""
@@ -112,7 +135,7 @@ class RunDirectory:
         records: list[Record] = []
         for number, line in enumerate(lines[:rounds]):
             try:
-                records.append(with_aliases(check_record(parse_json(line), number)))
+                records.append(parse_record(line, number))
             except DamagedError as error:
                 if rounds is None and number < len(lines) - 1:
                     raise UserError(f"{self.metrics}:{number + 1}: damaged ({error}); {over}") from None
@@ -120,6 +143,11 @@ class RunDirectory:
         if rounds is not None and len(records) < rounds:
             raise UserError(f"{self.metrics}: damaged, it has {len(records)} of {rounds} rounds; {over}")
         return records
+
+
+def parse_record(line: bytes, number: int) -> Record:
+    """A line of metrics.jsonl, for the round of this number; `DamagedError` if it cannot be one."""
+    return with_aliases(check_record(parse_json(line), number))
 
 
 class MetricsFile:

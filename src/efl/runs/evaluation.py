@@ -27,6 +27,7 @@ Scores = Mapping[str, Values]  # by the name of the metric
 
 SHARE = 0.05  # of a run, for evaluations of the global model, and of personalised models
 USUAL = 10  # rounds between two evaluations, where nothing speaks for more
+MOST_LISTED = 1000  # clients whose metric of merit a record has
 SPEED = 4  # as many samples are evaluated in the time in which one is trained on
 
 
@@ -99,8 +100,10 @@ class Evaluator:
         known = np.isfinite(values)  # clients on other machines may be out of reach
         if not known.any():
             return {}
+        objective, coordinator = self.objective, self.coordinator
         found = self._means(scores)
-        coordinator = self.coordinator
+        found |= {"higher_is_better": objective.higher_is_better, "metric_is_share": objective.share}
+        found["by_client"] = by_client(values)
         if (own := coordinator.algorithm.server_model(coordinator.server)) is not None:
             request = EvaluateRequests(round_, np.arange(self.schedule.clients), own, coordinator.buffers)
             found[f"server_{merit}"] = mean(self._collected(request)[merit][known])
@@ -164,6 +167,16 @@ class Evaluator:
         metrics = transport.collect(self.coordinator.round_end).metrics
         with np.errstate(invalid="ignore", divide="ignore"):
             return {name: metrics[name][0] / metrics[name][1] for name in self.objective.metrics}
+
+
+def by_client(values: Values, most: int = MOST_LISTED) -> dict[str, float]:
+    """A metric of every client that has one, by its number; of very many clients, of every second, third, ….
+
+    >>> by_client(np.array([0.5, np.nan, 0.25, 1.0]), most=2)
+    {'0': 0.5, '2': 0.25}
+    """
+    listed = range(0, len(values), -(-len(values) // most) or 1)
+    return {str(client): round(float(values[client]), 4) for client in listed if np.isfinite(values[client])}
 
 
 def worst_decile(values: Sequence[float] | Values, *, higher_is_better: bool = True) -> float:

@@ -45,7 +45,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys((*SUMMARISED, *RECORDED, "sampled", "complete", "partial", "dropped", "accuracy"), (int, float)),
     **dict.fromkeys(("simulated_seconds", "seconds_to_target", "rounds_to_target", "target_accuracy"), (int, float)),
     **dict.fromkeys(("asked", "incomplete", "inactive", "final_mean", "worst_decile"), (int, float)),
-    **dict.fromkeys(("bytes", "clients", "rejected", "refused", "final_metrics"), dict),
+    **dict.fromkeys(("bytes", "clients", "rejected", "refused", "final_metrics", "by_client"), dict),
     **dict.fromkeys(("aggregated", "counted", "membership", "accuracy_over_bytes"), list),
     **dict.fromkeys(("algorithm", "dataset", "metric", "model_sha256", "diverged_reason"), str),
 }
@@ -64,6 +64,7 @@ def check_record(record: Any, number: int) -> dict[str, Any]:
         raise DamagedError("clients: not a table by number")
     if not isinstance(aggregated, list) or not {str(client) for client in aggregated} <= clients.keys():
         raise DamagedError("aggregated: not a list of its clients")
+    _check_numbers(record.get("by_client", {}), "by_client")
     for direction, kinds in record["bytes"].items():
         _check_numbers(kinds, f"bytes.{direction}")
     for change in record.get("membership", []):

@@ -28,7 +28,7 @@ from efl.storage import write_atomically
 log = logging.getLogger("efl")
 
 # Old names are there under their present ones, too.
-NOT_FIGURES = ("record_version", "round", "clients", "aggregated", *RENAMED)
+NOT_FIGURES = ("record_version", "round", "clients", "aggregated", "by_client", *RENAMED)
 HOOKS = ("start", "round", "end")
 
 TRACKERS: Registry[Callable[[Path], Observer]] = Registry(
@@ -98,11 +98,7 @@ def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def settings(setup: Setup) -> dict[str, Any]:
     """The experiment's keys, as section.key, and its lists as they are."""
-    flat: dict[str, Any] = {}
-    for section, table in setup.experiment.model_dump(exclude_none=True).items():
-        flat |= {f"{section}.{key}": value for key, value in table.items()} if isinstance(table, Mapping) else {}
-        flat |= {section: table} if table and not isinstance(table, Mapping) else {}
-    return flat
+    return setup.experiment.flat()
 
 
 def tracker_run_id(directory: Path, tracker: str, make: Callable[[], str]) -> str:
