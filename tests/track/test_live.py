@@ -269,7 +269,7 @@ def test_the_page_in_a_browser(comparison, unfinished, tmp_path):
             assert tab.eval("document.documentElement.scrollWidth") <= width
             assert tab.eval("[...document.querySelectorAll('#curves figure')].length") >= 4
             assert tab.eval("document.querySelectorAll('#curves path.curve').length") >= 12
-            assert tab.eval("document.querySelectorAll('#details canvas').length") == 9
+            assert tab.eval("document.querySelectorAll('#details canvas').length") == 15
             assert tab.eval("document.querySelectorAll('#runs tbody tr').length") == 3
             paper = tab.eval("getComputedStyle(document.body).backgroundColor")
             assert (paper == "rgb(255, 255, 255)") is not dark

@@ -1,6 +1,6 @@
 """What the pictures show, before anything is drawn: panels of curves, and who took part when.
 
-`efl.track.plots` draws these with Matplotlib as PNG, `efl.track.report` with Plotly in a page.
+`efl.track.plots` draws these with Matplotlib as PNG; a page draws its own, from what the live page is sent.
 """
 
 from __future__ import annotations

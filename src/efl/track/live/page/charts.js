@@ -75,7 +75,8 @@ export class Curves {
     if (!width) return;
     const all = this.series.flatMap((one) => one.points);
     const [, right] = extent(all.map((point) => point[0]), [0, 1]);
-    let [low, high] = extent(all.map((point) => point[1]), [0, 1]);
+    const heights = [...all.map((point) => point[1]), ...this.series.flatMap((one) => one.band?.flat() ?? [])];
+    let [low, high] = extent(heights, [0, 1]);
     if (this.zero) low = Math.min(0, low);
     const room = (high - low) * 0.04;
     high += room; low -= this.zero ? 0 : room;
@@ -96,6 +97,11 @@ export class Curves {
       parts.push(drawn("text", { x: this.px(at), y: HEIGHT - 6, "text-anchor": anchor }, this.x(at)));
     }
     for (const one of this.series) {
+      if (one.band) {
+        const edge = (which) => one.points.map(([x], i) => `${this.px(x).toFixed(1)} ${this.py(one.band[i][which]).toFixed(1)}`);
+        parts.push(drawn("path", { class: "band", d: `M${[...edge(0), ...edge(1).reverse()].join("L")}Z` }));
+        parts.at(-1).style.cssText = `fill: var(${one.colour})`;
+      }
       const points = thinned(one.points, 2 * across).map(([x, y]) => `${this.px(x).toFixed(1)} ${this.py(y).toFixed(1)}`);
       const style = `stroke: var(${one.colour})`;
       parts.push(drawn("path", { class: one.dashed ? "curve dashed" : "curve", d: `M${points.join("L")}` }));
@@ -233,8 +239,39 @@ function told(code) {
   return ["all steps", share, "no reply", `${share}, not used`, "rejected"][kind(code)];
 }
 
+// Stacked bars of every round, or of as many rounds together as fit a bar.
+class Stacked extends Canvas {
+  // `amounts(round)` has one number per layer, bottom to top; `colours` their names in the style sheet.
+  stack(rounds, total, colours, amounts, tell) {
+    const canvas = this.start();
+    if (!canvas || !rounds.length) return;
+    const { width, height } = this.canvas;
+    const every = Math.ceil(rounds.length / Math.max(1, Math.floor(width / 2)));
+    const bars = [];
+    rounds.forEach((round, i) => {
+      const bar = (bars[Math.floor(i / every)] ??= colours.map(() => 0));
+      amounts(round).forEach((amount, layer) => { bar[layer] += amount; });
+    });
+    const most = Math.max(1, ...bars.map((bar) => bar.reduce((a, b) => a + b)));
+    const slots = Math.max(Math.min(20, total), bars.length);
+    colours.forEach((name, layer) => {
+      canvas.fillStyle = colour(name);
+      bars.forEach((bar, i) => {
+        const below = bar.slice(0, layer).reduce((a, b) => a + b, 0);
+        const left = Math.round((i * width) / slots), right = Math.round(((i + 1) * width) / slots);
+        const top = Math.round(height * (1 - (below + bar[layer]) / most)), bottom = Math.round(height * (1 - below / most));
+        canvas.fillRect(left, top, Math.max(1, right - left - (right - left > 4 ? 1 : 0)), bottom - top);
+      });
+    });
+    this.hint = (x) => {
+      const i = Math.floor(x * slots);
+      return bars[i] ? `round ${i * every + 1}: ${tell(bars[i])}` : "";
+    };
+  }
+}
+
 // How many of each cohort did all, some or none of their steps.
-export class Cohorts extends Canvas {
+export class Cohorts extends Stacked {
   constructor() {
     super("Stragglers: the cohort of every round", 110);
     this.explain([["--complete", "all steps"], ["--partial", "some steps"], ["--silent", "no reply"],
@@ -242,33 +279,29 @@ export class Cohorts extends Canvas {
   }
 
   draw(rounds, total) {
-    const canvas = this.start();
-    if (!canvas || !rounds.length) return;
-    const { width, height } = this.canvas;
-    const every = Math.ceil(rounds.length / Math.max(1, Math.floor(width / 2)));
-    const bars = [];
-    rounds.forEach((round, i) => {
-      const bar = (bars[Math.floor(i / every)] ??= [0, 0, 0, 0, 0]);
-      const who = round.who ?? [];
-      for (let j = 1; j < who.length; j += 2) bar[kind(who[j])]++;
-    });
-    const most = Math.max(1, ...bars.map((bar) => bar.reduce((a, b) => a + b)));
-    const slots = Math.max(Math.min(20, total), bars.length);
-    ["--complete", "--partial", "--unused", "--rejected", "--silent"].forEach((name, layer) => {
-      const order = [0, 1, 3, 4, 2];
-      canvas.fillStyle = colour(name);
-      bars.forEach((bar, i) => {
-        const below = order.slice(0, layer).reduce((sum, k) => sum + bar[k], 0), here = bar[order[layer]];
-        const left = Math.round((i * width) / slots), right = Math.round(((i + 1) * width) / slots);
-        const top = Math.round(height * (1 - (below + here) / most)), bottom = Math.round(height * (1 - below / most));
-        canvas.fillRect(left, top, Math.max(1, right - left - (right - left > 4 ? 1 : 0)), bottom - top);
-      });
-    });
-    this.hint = (x) => {
-      const i = Math.floor(x * slots), bar = bars[i];
-      const names = ["all steps", "some", "no reply", "not used", "rejected"];
-      return bar ? `round ${i * every + 1}: ${names.map((name, k) => [bar[k], name]).filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ")}` : "";
-    };
+    const order = [0, 1, 3, 4, 2], names = ["all steps", "some", "not used", "rejected", "no reply"];
+    const amounts = ({ who = [] }) => order.map((one) => who.filter((code, i) => i % 2 && kind(code) === one).length);
+    const tell = (bar) => names.map((name, k) => [bar[k], name]).filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ");
+    this.stack(rounds, total, ["--complete", "--partial", "--unused", "--rejected", "--silent"], amounts, tell);
+  }
+}
+
+// What the bytes of every round were for, in one direction.
+export class Bytes extends Stacked {
+  constructor(title, direction, format) {
+    super(`${title}, by what they are for`, 110);
+    this.direction = direction;
+    this.format = format;
+  }
+
+  draw(rounds, total) {
+    const spent = (round) => round.bytes?.[this.direction] ?? {};
+    const kinds = [...new Set(rounds.flatMap((round) => Object.keys(spent(round))))].sort();
+    const colours = kinds.map((_, i) => `--c${i}`);
+    this.figure.hidden = !kinds.length;
+    this.explain(kinds.map((name, i) => [colours[i], name]));
+    const tell = (bar) => kinds.map((name, k) => `${name} ${this.format(bar[k])}`).join(", ");
+    this.stack(rounds, total, colours, (round) => kinds.map((name) => spent(round)[name] ?? 0), tell);
   }
 }
 

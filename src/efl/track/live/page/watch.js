@@ -1,11 +1,12 @@
 // The live page: keeps what the server sends about every run, and draws it.
 
-import { Cohorts, Curves, PerClient, Raster, element, kind } from "./charts.js";
+import { Bytes, Cohorts, Curves, PerClient, Raster, element, kind } from "./charts.js";
 
 const OPEN_AT_FIRST = 4; // runs whose clients are shown without being asked for
 const LISTED = 6; // clients, replies and changes in a note
 const runs = new Map();
 const line = document.getElementById("line");
+const embedded = document.getElementById("events"); // in a report, which is sent nothing
 let curves = new Map(), pending = false, over = false;
 
 // ---------------------------------------------------------------- words
@@ -82,9 +83,11 @@ function view(run, open) {
   const box = element("details", {}, summary, progress, tiles);
   box.open = open;
   const raster = new Raster(run.clients, run.rounds), cohorts = new Cohorts(), each = new PerClient(run.metric);
-  box.append(element("div", { class: "inside" }, raster.figure, cohorts.figure, each.figure), notes);
+  const spent = [new Bytes("Bytes from clients", "up", bytes), new Bytes("Bytes to clients", "down", bytes)];
+  const figures = [raster, cohorts, each, ...spent].map((one) => one.figure);
+  box.append(element("div", { class: "inside" }, ...figures), notes);
   box.addEventListener("toggle", schedule);
-  return { box, summary, tiles, progress, raster, cohorts, each, notes };
+  return { box, summary, tiles, progress, raster, cohorts, each, spent, notes };
 }
 
 const AXES = [
@@ -93,11 +96,24 @@ const AXES = [
   ["simulated time", 2, duration],
 ];
 
+// A curve for every group of runs that differ in nothing but the seed: their mean, and a band over all of them.
 function series(list, field, axis, extra = {}) {
-  return list.map((run) => ({
-    name: run.name + (extra.suffix ?? ""), colour: `--c${run.group % 16}`, dashed: extra.dashed ?? false,
-    points: run[field].filter(([place]) => place[axis] !== null).map(([place, value]) => [place[axis], value]),
-  }));
+  const groups = new Map();
+  for (const run of list) groups.set(run.group, [...(groups.get(run.group) ?? []), run]);
+  return [...groups.values()].map((seeds) => {
+    const known = seeds.map((run) => run[field].filter(([place]) => place[axis] !== null)).filter((one) => one.length);
+    const by = known.map((points) => new Map(points.map((point) => [point[0][0], point])));
+    const rounds = [...(by[0]?.keys() ?? [])].filter((round) => by.every((one) => one.has(round)));
+    const at = rounds.map((round) => by.map((one) => one.get(round)));
+    const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+    const several = by.length > 1;
+    return {
+      name: (several ? `${seeds[0].algorithm}, ${seeds.length} seeds` : seeds[0].name) + (extra.suffix ?? ""),
+      colour: `--c${seeds[0].group % 16}`, dashed: extra.dashed ?? false,
+      points: at.map((found) => [mean(found.map(([place]) => place[axis])), mean(found.map(([, value]) => value))]),
+      band: several ? at.map((found) => found.map(([, value]) => value)).map((all) => [Math.min(...all), Math.max(...all)]) : null,
+    };
+  });
 }
 
 function panels() {
@@ -166,7 +182,7 @@ function notes(run, sorted) {
 }
 
 function drawRun(run) {
-  const { box, summary, tiles: list, progress, raster, cohorts, each, notes: below } = run.view;
+  const { box, summary, tiles: list, progress, raster, cohorts, each, spent, notes: below } = run.view;
   const chip = element("span", { class: "chip" });
   chip.style.background = `var(--c${run.group % 16})`;
   summary.replaceChildren(chip, `${run.name}: ${run.algorithm} on ${run.dataset}, ${plural(run.clients, "client")}, seed ${run.seed}`);
@@ -175,6 +191,7 @@ function drawRun(run) {
   list.replaceChildren(...tiles(run));
   raster.draw(run.history);
   cohorts.draw(run.history, run.rounds);
+  for (const one of spent) one.draw(run.history, run.rounds);
   const [round, values] = run.clients_now ?? [0, {}];
   each.figure.hidden = !run.clients_now;
   const format = (value) => merit(run, value);
@@ -201,6 +218,7 @@ function drawTable() {
 }
 
 function drawHead() {
+  if (embedded) return;
   const list = [...runs.values()], going = list.filter((run) => run.status.state === "running");
   const title = list.length === 1 ? list[0].name : plural(list.length, "run");
   document.getElementById("title").textContent = title;
@@ -234,20 +252,27 @@ function schedule() {
 
 // ---------------------------------------------------------------- the connection
 
-const source = new EventSource(`events${location.search}`);
-function on(name, act) {
-  source.addEventListener(name, (event) => { act(JSON.parse(event.data)); schedule(); });
+const acts = {
+  runs: (data) => begin(data.runs),
+  reset: ({ run, ...judged }) => Object.assign(clean(runs.get(run)), judged).view.raster.clear(),
+  rounds: (data) => data.rounds.forEach((round) => add(runs.get(data.run), round)),
+  status: ({ run, ...status }) => { runs.get(run).status = status; },
+};
+
+function connect() {
+  const source = new EventSource(`events${location.search}`);
+  for (const [name, act] of Object.entries(acts)) {
+    source.addEventListener(name, (event) => { act(JSON.parse(event.data)); schedule(); });
+  }
+  source.addEventListener("end", () => { over = true; source.close(); say("efl watch has ended; this is how things stood"); });
+  source.addEventListener("open", () => { if (!runs.size) say("waiting for a run to start …"); });
+  source.addEventListener("error", () => { if (!over) say("the connection is lost; trying again …", true); });
 }
-on("runs", (data) => begin(data.runs));
-on("reset", ({ run, ...judged }) => {
-  const one = Object.assign(clean(runs.get(run)), judged);
-  one.view.raster.clear();
-});
-on("rounds", (data) => data.rounds.forEach((round) => add(runs.get(data.run), round)));
-on("status", ({ run, ...status }) => { runs.get(run).status = status; });
-on("end", () => { over = true; source.close(); say("efl watch has ended; this is how things stood"); });
-source.addEventListener("open", () => { if (!runs.size) say("waiting for a run to start …"); });
-source.addEventListener("error", () => { if (!over) say("the connection is lost; trying again …", true); });
+
+if (embedded) {
+  for (const [name, data] of JSON.parse(embedded.textContent)) acts[name](data);
+  schedule();
+} else connect();
 
 // Colours of canvases do not follow the style sheet by themselves.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
