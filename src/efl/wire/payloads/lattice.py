@@ -15,7 +15,7 @@ from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context, cheapest_order, scheme
 from efl.wire.coordinate_order import CLASSES
-from efl.wire.payloads.registry import Payload, Positions, Vector, register
+from efl.wire.payloads.registry import Positions, SparseIncrement, Vector, register
 from efl.wire.range_coding import most_number_bytes, number_bytes, read_numbers
 from efl.wire.reader import Reader
 from efl.wire.sparse import in_order, non_zeros
@@ -29,7 +29,7 @@ _STEP = struct.Struct("<f")
 
 @register(LATTICE)
 @dataclass(frozen=True, eq=False)
-class Lattice(Payload):
+class Lattice(SparseIncrement):
     """An increment of ``step`` times the non-zero ``codes`` at increasing ``positions``."""
 
     layout: Layout
@@ -46,16 +46,6 @@ class Lattice(Payload):
     def values(self) -> Vector:
         """The increment at ``positions``."""
         return self.codes.astype(np.float32) * np.float32(self.step)
-
-    def onto(self, reference: Vector) -> Vector:
-        """The reference with the increment added."""
-        result = reference.copy()
-        result[self.positions] += self.values
-        return result
-
-    def add_to(self, total: Vector, weight: float, reference: Vector) -> None:
-        """Add ``weight`` times the increment, in time that grows with the non-zeros only."""
-        total[self.positions] += self.values * np.float32(weight)
 
     def pack(self, context: Context) -> bytes:
         """The step, positions in the order that makes them shortest, magnitudes in that order, signs."""

@@ -82,6 +82,27 @@ class Payload(ABC):
         raise TypeError(f"{type(self).__name__} is no update")
 
 
+class SparseIncrement(Payload):
+    """An increment of ``values`` at increasing ``positions``, and of nothing elsewhere."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def positions(self) -> Positions:
+            """Where the values belong."""
+            ...
+
+    def onto(self, reference: Vector) -> Vector:
+        """The reference with the increment added."""
+        result = reference.copy()
+        result[self.positions] += self.values
+        return result
+
+    def add_to(self, total: Vector, weight: float, reference: Vector) -> None:
+        """Add ``weight`` times the increment, in time that grows with the values only."""
+        total[self.positions] += self.values * np.float32(weight)
+
+
 Kind = TypeVar("Kind", bound=type[Payload])
 _KINDS: dict[int, type[Payload]] = {}
 

@@ -15,7 +15,7 @@ import numpy as np
 from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context
-from efl.wire.payloads.registry import Payload, Positions, Vector, register
+from efl.wire.payloads.registry import Positions, SparseIncrement, Vector, register
 from efl.wire.reader import Reader, varints
 
 ON_SUPPORT = 10
@@ -47,7 +47,7 @@ def support(n: int, count: int, draw: int) -> Positions:
 
 @register(ON_SUPPORT)
 @dataclass(frozen=True, eq=False)
-class OnSupport(Payload):
+class OnSupport(SparseIncrement):
     """An increment of ``values`` at the positions that ``draw`` stands for in a vector of ``n``."""
 
     n: int
@@ -58,16 +58,6 @@ class OnSupport(Payload):
     def positions(self) -> Positions:
         """Where the values belong, drawn when they are needed."""
         return support(self.n, len(self.values), self.draw)
-
-    def onto(self, reference: Vector) -> Vector:
-        """The reference with the increment added."""
-        result = reference.copy()
-        result[self.positions] += self.values
-        return result
-
-    def add_to(self, total: Vector, weight: float, reference: Vector) -> None:
-        """Add ``weight`` times the increment, in time that grows with the values only."""
-        total[self.positions] += self.values * np.float32(weight)
 
     def pack(self, context: Context) -> bytes:
         """The number, and the values."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from efl.layout import Layout
 from efl.wire.context import Context, cheapest_order, scheme
-from efl.wire.payloads.registry import Payload, Positions, Vector, register
+from efl.wire.payloads.registry import Positions, SparseIncrement, Vector, register
 from efl.wire.positions import most_place_bytes, pack_places, unpack_places
 from efl.wire.reader import Reader
 from efl.wire.sign_coding import pack_signs, unpack_signs
@@ -20,7 +20,7 @@ TERNARY = 3
 
 @register(TERNARY)
 @dataclass(frozen=True, eq=False)
-class Ternary(Payload):
+class Ternary(SparseIncrement):
     """An increment at increasing ``positions``: ±``scales[0]``, or with one scale a tensor, that of its tensor."""
 
     layout: Layout
@@ -34,12 +34,6 @@ class Ternary(Payload):
         whole = len(self.scales) == 1
         magnitude = self.scales[0] if whole else np.repeat(self.scales, self.layout.counts(self.positions))
         return np.where(self.positive, magnitude, -magnitude).astype(np.float32)
-
-    def onto(self, reference: Vector) -> Vector:
-        """The reference with the increment added."""
-        result = reference.copy()
-        result[self.positions] += self.values
-        return result
 
     def add_to(self, total: Vector, weight: float, reference: Vector) -> None:
         """Add ``weight`` times the increment, in time that grows with the non-zeros only."""
