@@ -39,6 +39,8 @@ from efl.settings import AtLeastOne, Positive, Probability
 from efl.wire import Field, Lattice, Payload, Ternary
 
 Vector = NDArray[np.float32]
+Vectors = NDArray[np.float32]  # a row for each update
+Numbers = NDArray[np.float64]
 WIDTH = 1021  # of a sketch
 FORGETTING = 0.15  # how much a client's last update counts in its means
 TESTS = 2  # secants before a client is judged by them
@@ -46,33 +48,34 @@ TINY = 1e-30
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """One update as it is measured: its length and sketch, and that of what it means, both per unit of ηE."""
+class _Cohort:
+    """A round's updates as they are measured, a row each: lengths and sketches, per unit of ηE."""
 
-    update: Update
-    row: int
-    length: float
-    sent: Vector
-    memory: Vector
+    updates: Sequence[Update]
+    rows: NDArray[np.int64]  # of what is known of their clients
+    lengths: Numbers
+    sent: Vectors
+    memory: Vectors  # what the server believes that each client remembers
 
     @cached_property
-    def meant(self) -> Vector:
+    def meant(self) -> Vectors:
+        """What each means, its memory added."""
         return self.memory + self.sent
 
     @cached_property
-    def meant_length(self) -> float:
-        return _length(self.meant)
+    def meant_lengths(self) -> Numbers:
+        return _lengths(self.meant)
 
     @cached_property
-    def direction(self) -> Vector:
-        """What it means, of length one."""
-        return self.meant / np.float32(max(self.meant_length, TINY))
+    def directions(self) -> Vectors:
+        """What each means, of length one."""
+        return _over(self.meant, self.meant_lengths)
 
     @cached_property
-    def field(self) -> tuple[list[float], int] | None:
-        """The sizes of its field, and how many entries that has."""
-        found = next((part for part in self.update.parts.values() if isinstance(part, Field)), None)
-        return None if found is None else (_sizes(found), len(found.fisher))
+    def fields(self) -> list[tuple[list[float], int] | None]:
+        """The sizes of each one's field, and how many entries that has."""
+        found = [next((p for p in one.parts.values() if isinstance(p, Field)), None) for one in self.updates]
+        return [None if field is None else (_sizes(field), len(field.fisher)) for field in found]
 
 
 @TRANSFORMS.register("defence")
@@ -112,92 +115,81 @@ class Defence(Transform):
         """Each update as far as it counts."""
         standing = Standing.of(server, [update.client for update in updates])
         model = sketched(server.w.numpy(), len(server.w), WIDTH, self.seed)
-        seen = [
-            self._seen(*one, server.w, standing, settings)
-            for one in zip(updates, standing.rows([u.client for u in updates]), strict=True)
-        ]
-        for one in seen:
-            self._note(one, standing, settings)
+        cohort = self._measured(updates, server.w, standing, settings)
+        _note(cohort, standing, settings)
         medians = standing.medians(settings.round, self.window)
-        tested = zip(self._tested(seen, model, standing), self._alone(seen, standing, settings), strict=True)
-        counted = []
-        for one, (secant, alone) in zip(seen, tested, strict=True):
-            trust = self._length_factor(one, medians) * secant * alone
-            counted.append(self._counted(one, trust, medians, server.w))
-            self._remember(one, trust, model, standing)
+        trust = self._length_factors(cohort, medians)
+        trust *= self._tested(cohort, model, standing) * self._alone(cohort, standing, settings)
+        _remember(cohort, trust, model, standing)
+        counted = [self._counted(cohort, at, part, medians, server.w) for at, part in enumerate(trust.tolist())]
         return counted, server.having(**standing.tensors())
 
-    def _seen(self, update: Update, row: int, w: Tensor, standing: Standing, settings: RoundSettings) -> _Seen:
-        pace, n = settings.eta * settings.local_steps, len(w)
-        positions = update.sent.positions if isinstance(update.sent, Lattice | Ternary) else None
-        values = update.sent.values - w.numpy() if update.sent.absolute else update.sent.values
-        last = standing.numbers[row, Column.ROUND]
-        faded = fade(settings.clients) ** (settings.round - last) if last >= 0 and update.remembered else 0.0
-        memory = standing.sketches[row, Kept.MEMORY] * np.float32(faded)
-        sent = sketched(values, n, WIDTH, self.seed, positions) / np.float32(pace)
-        return _Seen(update, row, _length(values) / pace, sent, memory)
+    def _measured(self, updates: Sequence[Update], w: Tensor, standing: Standing, settings: RoundSettings) -> _Cohort:
+        pace, rows = settings.eta * settings.local_steps, standing.rows([update.client for update in updates])
+        lengths, sent = np.empty(len(rows)), np.empty((len(rows), WIDTH), np.float32)
+        for at, payload in enumerate(update.sent for update in updates):
+            positions = payload.positions if isinstance(payload, Lattice | Ternary) else None
+            values = payload.values - w.numpy() if payload.absolute else payload.values
+            lengths[at] = sqrt(float(values @ values))
+            sent[at] = sketched(values, len(w), WIDTH, self.seed, positions)
+        last = standing.numbers[rows, Column.ROUND]
+        fading = np.where(last >= 0, fade(settings.clients) ** (settings.round - last), 0.0)
+        fading *= [bool(update.remembered) for update in updates]
+        memory = standing.sketches[rows, Kept.MEMORY] * fading.astype(np.float32)[:, None]
+        return _Cohort(updates, rows, lengths / pace, sent / np.float32(pace), memory)
 
-    def _note(self, one: _Seen, standing: Standing, settings: RoundSettings) -> None:
-        """What a client sent, as its vote."""
-        update, numbers = one.update, standing.numbers[one.row]
-        numbers[Column.ROUND] = settings.round
-        numbers[Column.SENT], numbers[Column.MEANT] = one.length, one.meant_length
-        numbers[Column.RATE] = update.response_rate
-        if one.field is not None:
-            numbers[FIELD], numbers[Column.ENTRIES] = one.field
-
-    def _length_factor(self, one: _Seen, medians: NDArray[np.float64]) -> float:
+    def _length_factors(self, cohort: _Cohort, medians: Numbers) -> Numbers:
         """1/ρ² of what is too long, and no more than keeps what it means within bounds."""
-        sent = one.length / max(self.length * medians[Column.SENT], TINY)
-        factor = 1.0 if sent <= 1 else sent**-2
+        over = cohort.lengths / max(self.length * medians[Column.SENT], TINY)
+        factors: Numbers = np.maximum(over, 1.0) ** -2
         bound = self.length * medians[Column.MEANT]
-        meant = one.meant_length if factor == 1 else _length(one.memory + np.float32(factor) * one.sent)
-        beyond = meant / max(bound, TINY)
-        return factor if beyond <= 1 else min(factor, _reaching(one, bound / beyond))
+        shortened = cohort.memory + factors.astype(np.float32)[:, None] * cohort.sent
+        beyond = _lengths(shortened) / max(bound, TINY)
+        for at in np.flatnonzero(beyond > 1).tolist():
+            most = _reaching(cohort.memory[at], cohort.sent[at], bound / beyond[at])
+            factors[at] = min(factors[at], most)
+        return factors
 
-    def _tested(self, seen: Sequence[_Seen], model: Vector, standing: Standing) -> list[float]:
+    def _tested(self, cohort: _Cohort, model: Vector, standing: Standing) -> Numbers:
         """How much each update counts by its client's secants; renews their means."""
-        for one in seen:
-            kept, numbers = standing.sketches[one.row], standing.numbers[one.row]
-            came = model - kept[Kept.MODELS]
-            if numbers[Column.KNOWN] and (way := _length(came)) > 0:
-                secant = float((one.direction - kept[Kept.UPDATES]) @ came) / way
-                numbers[Column.TESTS] += 1
-                rate = max(FORGETTING, 1 / numbers[Column.TESTS])
-                numbers[Column.SECANT] += (secant - numbers[Column.SECANT]) * rate
-                numbers[Column.SPREAD] += (secant**2 - numbers[Column.SPREAD]) * rate
+        kept, numbers = standing.sketches[cohort.rows], standing.numbers[cohort.rows]
+        came = model - kept[:, Kept.MODELS]
+        way = _lengths(came)
+        secants = np.einsum("ij,ij->i", cohort.directions - kept[:, Kept.UPDATES], came) / np.maximum(way, TINY)
+        tested = (numbers[:, Column.KNOWN] > 0) & (way > 0)
+        numbers[tested, Column.TESTS] += 1
+        rates = tested * np.maximum(FORGETTING, 1 / np.maximum(numbers[:, Column.TESTS], 1))
+        numbers[:, Column.SECANT] += (secants - numbers[:, Column.SECANT]) * rates
+        numbers[:, Column.SPREAD] += (secants**2 - numbers[:, Column.SPREAD]) * rates
+        standing.numbers[cohort.rows] = numbers
         known = standing.numbers[standing.numbers[:, Column.TESTS] >= TESTS]
         median = float(np.median(known[:, Column.SECANT])) if len(known) else 0.0
         if median >= 0 or self.secant == 0:
-            return [1.0] * len(seen)
-        rows = (standing.numbers[one.row] for one in seen)
-        parts = [_favourable(row) / median if row[Column.TESTS] >= TESTS else 1.0 for row in rows]
-        return [min(max(part / self.secant, 0.0), 1.0, (self.secant_most / max(part, TINY)) ** 2) for part in parts]
+            return np.ones(len(numbers))
+        parts = np.where(numbers[:, Column.TESTS] >= TESTS, _favourable(numbers) / median, 1.0)
+        most = (self.secant_most / np.maximum(parts, TINY)) ** 2
+        return np.minimum(np.clip(parts / self.secant, 0.0, 1.0), most)
 
-    def _alone(self, seen: Sequence[_Seen], standing: Standing, settings: RoundSettings) -> list[float]:
+    def _alone(self, cohort: _Cohort, standing: Standing, settings: RoundSettings) -> Numbers:
         """1/m where m clients sent the same of late, nearly: they count together as one.
 
         Nearly is much nearer to each other than clients usually are to their nearest. Rounding without bias makes
         honest updates differ even where what is meant is the same.
         """
-        for one in seen:
-            standing.sketches[one.row, Kept.LAST] = one.sent / np.float32(max(_length(one.sent), TINY))
-        heard = standing.lately(settings.round, self.window)
-        cosines = (
-            standing.sketches[heard, Kept.LAST] @ np.stack([standing.sketches[one.row, Kept.LAST] for one in seen]).T
-        )
-        where = np.flatnonzero(heard).tolist()
-        for column, one in enumerate(seen):
-            cosines[where.index(one.row), column] = -1.0
-            standing.numbers[one.row, Column.NEAREST] = cosines[:, column].max()
+        last = _over(cohort.sent, _lengths(cohort.sent))
+        standing.sketches[cohort.rows, Kept.LAST] = last
+        heard = np.flatnonzero(standing.lately(settings.round, self.window))
+        cosines = standing.sketches[heard, Kept.LAST] @ last.T
+        cosines[np.searchsorted(heard, cohort.rows), np.arange(len(last))] = -1.0  # itself
+        standing.numbers[cohort.rows, Column.NEAREST] = cosines.max(0)
         usual = float(np.median(standing.numbers[heard, Column.NEAREST]))
-        alike = (1 - cosines < (1 - usual) * self.alike).sum(0)
-        return [1 / (1 + int(count)) for count in alike]
+        alike: Numbers = (1 - cosines < (1 - usual) * self.alike).sum(0, dtype=np.float64)
+        return 1 / (1 + alike)
 
-    def _counted(self, one: _Seen, trust: float, medians: NDArray[np.float64], w: Tensor) -> Update:
-        update = one.update
+    def _counted(self, cohort: _Cohort, at: int, trust: float, medians: Numbers, w: Tensor) -> Update:
+        update, field = cohort.updates[at], cohort.fields[at]
         parts = {
-            name: part if name in (UPDATE, "buffers") else self._part(one, part, trust, medians)
+            name: part if name in (UPDATE, "buffers") else self._part(field, part, trust, medians)
             for name, part in update.parts.items()
         }
         return replace(
@@ -208,35 +200,57 @@ class Defence(Transform):
             response_rate=max(update.response_rate, self.rate * medians[Column.RATE]),
         )
 
-    def _part(self, one: _Seen, part: Payload, trust: float, medians: NDArray[np.float64]) -> Payload:
-        if not isinstance(part, Field) or one.field is None:
+    def _part(self, field: tuple[list[float], int] | None, part: Payload, trust: float, medians: Numbers) -> Payload:
+        if not isinstance(part, Field) or field is None:
             return scaled_part(part, trust)
-        sizes, entries = one.field
+        sizes, entries = field
         if entries > self.field * max(medians[Column.ENTRIES], 1.0):
             return scaled_part(part, 0.0, 0.0)
         over = [size / max(self.field * most, TINY) for size, most in zip(sizes, medians[FIELD].tolist(), strict=True)]
         return scaled_part(part, trust / max(1.0, *over[:2]), 1 / max(1.0, *over[2:]))
 
-    def _remember(self, one: _Seen, trust: float, model: Vector, standing: Standing) -> None:
-        kept = standing.sketches[one.row]
-        kept[Kept.MEMORY] = one.memory + np.float32(trust * one.update.remembered) * one.sent
-        numbers = standing.numbers[one.row]
-        rate = np.float32(FORGETTING if numbers[Column.KNOWN] else 1.0)
-        kept[Kept.MODELS] += rate * (model - kept[Kept.MODELS])
-        kept[Kept.UPDATES] += rate * (one.direction - kept[Kept.UPDATES])
-        numbers[Column.KNOWN] = 1.0
-        numbers[Column.TRUST] += FORGETTING * (trust - numbers[Column.TRUST])
+
+def _note(cohort: _Cohort, standing: Standing, settings: RoundSettings) -> None:
+    """What clients sent, as their votes."""
+    numbers = standing.numbers[cohort.rows]
+    numbers[:, Column.ROUND] = settings.round
+    numbers[:, Column.SENT], numbers[:, Column.MEANT] = cohort.lengths, cohort.meant_lengths
+    numbers[:, Column.RATE] = [update.response_rate for update in cohort.updates]
+    for row, field in zip(numbers, cohort.fields, strict=True):
+        if field is not None:
+            row[FIELD], row[Column.ENTRIES] = field
+    standing.numbers[cohort.rows] = numbers
 
 
-def _favourable(row: NDArray[np.float64]) -> float:
-    """The mean of a client's secants less its standard error: who is only unlucky is not in doubt."""
-    mean, tests = row[Column.SECANT], row[Column.TESTS]
-    rate = max(FORGETTING, 1 / tests)
-    return float(mean - sqrt(max(row[Column.SPREAD] - mean**2, 0.0) * rate / (2 - rate)))
+def _remember(cohort: _Cohort, trust: Numbers, model: Vector, standing: Standing) -> None:
+    """What is known of the clients from now on."""
+    kept, numbers = standing.sketches[cohort.rows], standing.numbers[cohort.rows]
+    parts = (trust * [update.remembered for update in cohort.updates]).astype(np.float32)
+    kept[:, Kept.MEMORY] = cohort.memory + parts[:, None] * cohort.sent
+    rates = np.where(numbers[:, Column.KNOWN] > 0, FORGETTING, 1.0).astype(np.float32)[:, None]
+    kept[:, Kept.MODELS] += rates * (model - kept[:, Kept.MODELS])
+    kept[:, Kept.UPDATES] += rates * (cohort.directions - kept[:, Kept.UPDATES])
+    numbers[:, Column.KNOWN] = 1.0
+    numbers[:, Column.TRUST] += FORGETTING * (trust - numbers[:, Column.TRUST])
+    standing.sketches[cohort.rows], standing.numbers[cohort.rows] = kept, numbers
 
 
-def _length(vector: Vector) -> float:
-    return sqrt(float(vector @ vector))
+def _favourable(numbers: Numbers) -> Numbers:
+    """The means of clients' secants less their standard errors: who is only unlucky is not in doubt."""
+    mean = numbers[:, Column.SECANT]
+    rates = np.maximum(FORGETTING, 1 / np.maximum(numbers[:, Column.TESTS], 1))
+    favourable: Numbers = mean - np.sqrt(np.maximum(numbers[:, Column.SPREAD] - mean**2, 0.0) * rates / (2 - rates))
+    return favourable
+
+
+def _lengths(vectors: Vectors) -> Numbers:
+    squares: Numbers = np.einsum("ij,ij->i", vectors, vectors).astype(np.float64)
+    return np.sqrt(squares)
+
+
+def _over(vectors: Vectors, lengths: Numbers) -> Vectors:
+    """Each vector over its length."""
+    return vectors / np.maximum(lengths, TINY).astype(np.float32)[:, None]
 
 
 def _sizes(field: Field) -> list[float]:
@@ -246,13 +260,13 @@ def _sizes(field: Field) -> list[float]:
     if field.factored_fisher is not None:
         rows, _ = field.factored_fisher.values
         total = max(total, float(rows.sum(dtype=np.float64)))
-    return [total, float(u.max(initial=0.0)), float(np.linalg.norm(d)), float(d.max(initial=0.0))]
+    return [total, float(u.max(initial=0.0)), sqrt(float(d @ d)), float(d.max(initial=0.0))]
 
 
-def _reaching(one: _Seen, bound: float) -> float:
+def _reaching(memory: Vector, sent: Vector, bound: float) -> float:
     """The largest part b ≤ 1 of what was sent with which ‖memory + b·sent‖ ≤ bound; 0 where there is none."""
-    a, b = float(one.sent @ one.sent), float(one.memory @ one.sent)
-    c = float(one.memory @ one.memory) - bound**2
+    a, b = float(sent @ sent), float(memory @ sent)
+    c = float(memory @ memory) - bound**2
     inside = b * b - a * c
     if a <= 0 or inside < 0:
         return min(max(-b / a, 0.0), 1.0) if a > 0 else 1.0
