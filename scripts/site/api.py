@@ -43,8 +43,9 @@ def public() -> dict[str, griffe.Object]:
     for where in PACKAGES:
         module = package() if where == "efl" else package()[where.removeprefix("efl.")]
         for name, member in module.members.items():
-            if not name.startswith("_") and member.is_alias and member.target_path.startswith("efl."):
-                target = member.final_target
+            exported = name in map(str, module.exports) if module.exports else not name.startswith("_")
+            if exported and (member.target_path.startswith("efl.") if member.is_alias else member.is_function):
+                target = member.final_target if isinstance(member, griffe.Alias) else member
                 if target.path not in {one.path for one in found.values()} and not target.is_module:
                     found[f"{where}.{name}"] = target
     return found | {path: package()[path.removeprefix("efl.")] for path in RETURNED}

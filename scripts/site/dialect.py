@@ -19,14 +19,14 @@ def translated(markdown: str, page: str) -> str:
     markdown = SAVED_AS.sub(r'\1```\3 title="\2"', NOT_RUN.sub("", markdown))
     parts = FENCED.split(_with_wider_items(markdown))
     for i in range(0, len(parts), 2):  # the others are code
-        parts[i] = LINK.sub(lambda link: _in_the_site(link[1], page), _with_blank_lines(parts[i]))
+        parts[i] = LINK.sub(lambda link: in_the_site(link[1], page), _with_blank_lines(parts[i]))
     return "".join(parts)
 
 
-def _in_the_site(target: str, page: str) -> str:
+def in_the_site(target: str, page: str) -> str:
     """A link's target relative to the page in the site, from one relative to its source.
 
-    >>> _in_the_site("docs/wire.md", "contributing.md"), _in_the_site("../CONTRIBUTING.md", "wire.md")
+    >>> in_the_site("docs/wire.md", "contributing.md"), in_the_site("../CONTRIBUTING.md", "wire.md")
     ('wire.md', 'contributing.md')
     """
     top = {site: source for source, site in PAGES_AT_THE_TOP.items()}

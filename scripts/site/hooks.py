@@ -7,6 +7,7 @@ are kept at the top of the repository are added to the site.
 from __future__ import annotations
 
 import logging
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pymdownx.slugs import slugify
 ROOT = Path(__file__).resolve().parents[2]
 GENERATORS = {"api": api.page, "commands": commands.page, "keys": keys.page, "settings": keys.settings_page}
 CALL = re.compile(r"^\{\{ (\w+)((?: [\w.:]+)*) \}\}$", re.MULTILINE)
+NOTEBOOK_LINK = re.compile(r'href="(?!\w+:)([^"#]+\.(?:md|ipynb))(#[^"]*)?"')
 log = logging.getLogger("mkdocs.hooks.elastic-fl")  # a warning ends a strict build
 
 
@@ -44,6 +46,21 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     where = page.file.src_uri
     filled = CALL.sub(lambda call: GENERATORS[call[1]](*call[2].split()), markdown)
     return dialect.translated(filled, where)
+
+
+def on_page_content(html: str, page: Page, files: Files, **_: Any) -> str:
+    """Links of notebooks, which MkDocs does not follow by itself."""
+    here = page.file.src_uri
+
+    def followed(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(here), dialect.in_the_site(link[1], here)))
+        found = files.get_file_from_path(target)
+        if found is None:
+            log.warning("%s links to %s, which is no page", here, link[1])
+            return link[0]
+        return f'href="{found.url_relative_to(page.file)}{link[2] or ""}"'
+
+    return NOTEBOOK_LINK.sub(followed, html) if here.endswith(".ipynb") else html
 
 
 def on_env(env: Any, config: MkDocsConfig, files: Files) -> Any:

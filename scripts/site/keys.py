@@ -36,7 +36,9 @@ def page() -> str:
     for name, field in Experiment.model_fields.items():
         model = field.annotation
         if isinstance(model, type) and issubclass(model, BaseModel):
-            rows = [_row(name, key, one.annotation, one.metadata, one.default) for key, one in model.model_fields.items()]
+            rows = [
+                _row(name, key, one.annotation, one.metadata, one.default) for key, one in model.model_fields.items()
+            ]
         elif name == "fleet":
             hints = get_type_hints(Fleet, include_extras=True)
             rows = [_row(name, one.name, hints[one.name], [], one.default) for one in fields(Fleet)]
@@ -105,7 +107,9 @@ def _table(last: str, rows: list[Row]) -> str:
 @cache
 def meanings_in_example() -> dict[str, dict[str, str]]:
     """What the comments of the example say, by section and key."""
-    (block,) = (text for text in re.findall(r"```toml\n(.*?)```", EXAMPLE.read_text(), re.DOTALL) if "[network]" in text)
+    (block,) = (
+        text for text in re.findall(r"```toml\n(.*?)```", EXAMPLE.read_text(), re.DOTALL) if "[network]" in text
+    )
     found: dict[str, dict[str, str]] = {section: {} for section in ("", *tomllib.loads(block))}
     section = key = ""
     for line in block.splitlines():

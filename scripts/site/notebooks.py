@@ -21,10 +21,10 @@ from nbformat import NotebookNode
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
 ROUNDS = re.compile(r"(rounds=|\"rounds\": )\d\d+")
 PROLOGUE = """\
-%reset -f
 import os as _os, matplotlib.pyplot as _pyplot
 _os.chdir({folder!r})
 _pyplot.close("all")
+%reset -f
 """
 
 
