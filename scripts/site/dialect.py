@@ -37,11 +37,12 @@ def in_the_site(target: str, page: str) -> str:
 
 
 def _with_blank_lines(text: str) -> str:
-    """A list that follows a paragraph at once is a list only after a blank line."""
+    """An item that follows a paragraph at once, of the text or of the item before, begins only after a blank line."""
     lines: list[str] = []
     for line in text.split("\n"):
         before = lines[-1] if lines else ""
-        if ITEM.match(line) and before.strip() and not ITEM.match(before) and not before.startswith(" "):
+        continues_item = before.startswith(" ") and not before.startswith("    ")
+        if ITEM.match(line) and before.strip() and not ITEM.match(before) and not continues_item:
             lines.append("")
         lines.append(line)
     return "\n".join(lines)

@@ -20,6 +20,7 @@ import griffe
 from pydantic.fields import FieldInfo
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "experiments.md"
+PAGE = re.compile(r"docs/(\w+)\.md")
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
 KINDS = ("algorithm", "transform", "codec", "task", "optimiser")  # whose settings depend on a name
 NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "table", NoneType: "nothing"}
@@ -96,7 +97,8 @@ Row = tuple[str, str, str, str]
 
 
 def _row(section: str, key: str, annotation: Any, metadata: list[Any], default: Any) -> Row:
-    return f"`{key}`", kind_of(annotation, metadata), _value(default), meanings_in_example()[section].get(key, "")
+    meaning = meanings_in_example()[section].get(key, "").replace("*", "\\*")
+    return f"`{key}`", kind_of(annotation, metadata), _value(default), PAGE.sub(r"[\1](../\1.md)", meaning)
 
 
 def _table(last: str, rows: list[Row]) -> str:
