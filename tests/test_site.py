@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 import efl
+from efl.config import section_keys
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts" / "site"))  # keys.py, api.py
 TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 
@@ -72,7 +74,7 @@ def test_every_public_name_is_in_the_reference(pages):
 
 def test_every_key_and_command_is_in_the_reference(site, pages):
     keys = html.unescape((site / "reference" / "keys.html").read_text())
-    for section, names in efl.config.section_keys().items():
+    for section, names in section_keys().items():
         assert section in pages["reference/keys.html"].ids
         assert all(f"<code>{name}</code>" in keys for name in names), section
     assert all(f"<code>{name}</code>" in keys for name in efl.Fleet.__dataclass_fields__)
@@ -82,7 +84,7 @@ def test_every_key_and_command_is_in_the_reference(site, pages):
 
 def test_a_key_without_a_meaning_is_named():
     keys = pytest.importorskip("keys", reason="griffe is not installed")
-    assert all(keys.meanings_in_example()[section].values() for section in efl.config.section_keys())
+    assert all(keys.meanings_in_example()[section].values() for section in section_keys())
 
 
 def test_pages_load_nothing_from_other_servers(pages):
@@ -118,7 +120,6 @@ def test_a_broken_link_ends_a_build(tmp_path, link):
 
 def test_what_is_public_and_undocumented_ends_a_build(monkeypatch):
     pytest.importorskip("griffe")
-    sys.path.insert(0, str(ROOT / "scripts" / "site"))
     import api
 
     pages = [call.split() for call in re.findall(r"\{\{ api (.+) \}\}", "\n".join(reference()))]

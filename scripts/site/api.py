@@ -46,7 +46,9 @@ def public() -> dict[str, griffe.Object]:
             exported = name in map(str, module.exports) if module.exports else not name.startswith("_")
             if exported and (member.target_path.startswith("efl.") if member.is_alias else member.is_function):
                 target = member.final_target if isinstance(member, griffe.Alias) else member
-                if target.path not in {one.path for one in found.values()} and not target.is_module:
+                if target.is_module:  # a function in a module of its name
+                    target = target.members.get(name)
+                if target is not None and target.path not in {one.path for one in found.values()}:
                     found[f"{where}.{name}"] = target
     return found | {path: package()[path.removeprefix("efl.")] for path in RETURNED}
 
@@ -80,9 +82,11 @@ def _nearer(path: str, module: str, modules: Sequence[str]) -> bool:
 
 def _section(name: str, target: griffe.Object) -> str:
     bases = [base.path for base in target.mro()] if isinstance(target, griffe.Class) else []
-    members = "    options:\n      members: false\n" if WITHOUT_MEMBERS in bases else ""
+    members = "      members: false\n" if WITHOUT_MEMBERS in bases else ""
     table = keys.settings_table(target.path) if "efl.settings.Settings" in bases else ""
-    return f"::: {name}\n{members}\n{table}"
+    if target.path.endswith(f".{target.name}.{target.name}"):  # by its short name Griffe finds the module
+        return f'<a id="{name}"></a>\n\n::: {target.path}\n    options:\n      heading: {name}\n\n{table}'
+    return f"::: {name}\n    options:\n      show_root_heading: true\n{members}\n{table}"
 
 
 def _undocumented(target: griffe.Object) -> Iterator[str]:
