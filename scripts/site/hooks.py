@@ -63,6 +63,13 @@ def on_page_content(html: str, page: Page, files: Files, **_: Any) -> str:
     return NOTEBOOK_LINK.sub(followed, html) if here.endswith(".ipynb") else html
 
 
+def on_page_context(context: Any, page: Page, **_: Any) -> Any:
+    """Code of notebooks needs the width of the table of contents."""
+    if page.file.src_uri.endswith(".ipynb"):
+        page.meta = {**(page.meta or {}), "hide": ["toc"]}
+    return context
+
+
 def on_env(env: Any, config: MkDocsConfig, files: Files) -> Any:
     """Say which public names no page documents."""
     pages = [file.content_string for file in files.documentation_pages() if file.src_uri.startswith("reference/")]
