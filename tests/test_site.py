@@ -1,6 +1,8 @@
 """The site builds strictly, everything public is in it, and nothing in it comes from elsewhere on the web."""
 
+import doctest
 import html
+import importlib
 import re
 import subprocess
 import sys
@@ -127,6 +129,14 @@ def test_what_is_public_and_undocumented_ends_a_build(monkeypatch):
     monkeypatch.setattr(api.public()["efl.train"], "docstring", None)
     assert list(api.complaints(pages)) == ["efl.api.train is public and has no docstring"]
     assert "efl.Fleet is on 0 pages of the reference" in list(api.complaints([["efl.api"]]))
+
+
+@pytest.mark.parametrize("name", ["dialect", "docstrings", "keys"])
+def test_examples_of_the_scripts_are_true(name):
+    pytest.importorskip("griffe")
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted
+    assert not results.failed
 
 
 def reference():

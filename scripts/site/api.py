@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import griffe
 import keys
@@ -44,13 +45,18 @@ def public() -> dict[str, griffe.Object]:
         module = package() if where == "efl" else package()[where.removeprefix("efl.")]
         for name, member in module.members.items():
             exported = name in map(str, module.exports) if module.exports else not name.startswith("_")
-            if exported and (member.target_path.startswith("efl.") if member.is_alias else member.is_function):
-                target = member.final_target if isinstance(member, griffe.Alias) else member
-                if target.is_module:  # a function in a module of its name
-                    target = target.members.get(name)
-                if target is not None and target.path not in {one.path for one in found.values()}:
-                    found[f"{where}.{name}"] = target
+            target = _target(name, member) if exported else None
+            if target is not None and target.path not in {one.path for one in found.values()}:
+                found[f"{where}.{name}"] = target
     return found | {path: package()[path.removeprefix("efl.")] for path in RETURNED}
+
+
+def _target(name: str, member: griffe.Object | griffe.Alias) -> griffe.Object | None:
+    """What a member of a package stands for, if that is of ours; of a module, the function of its name."""
+    if not isinstance(member, griffe.Alias):
+        return member if member.is_function else None
+    target: Any = member.final_target if member.target_path.startswith("efl.") else None
+    return target.members.get(name) if target is not None and target.is_module else target
 
 
 def page(*modules: str) -> str:

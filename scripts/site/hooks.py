@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import posixpath
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATORS = {"api": api.page, "commands": commands.page, "keys": keys.page, "settings": keys.settings_page}
+GENERATORS: dict[str, Callable[..., str]] = {
+    "api": api.page,
+    "commands": commands.page,
+    "keys": keys.page,
+    "settings": keys.settings_page,
+}
 CALL = re.compile(r"^\{\{ (\w+)((?: [\w.:]+)*) \}\}$", re.MULTILINE)
 NOTEBOOK_LINK = re.compile(r'href="(?!\w+:)([^"#]+\.(?:md|ipynb))(#[^"]*)?"')
 log = logging.getLogger("mkdocs.hooks.elastic-fl")  # a warning ends a strict build
