@@ -55,8 +55,11 @@ def _target(name: str, member: griffe.Object | griffe.Alias) -> griffe.Object | 
     """What a member of a package stands for, if that is of ours; of a module, the function of its name."""
     if not isinstance(member, griffe.Alias):
         return member if member.is_function else None
-    target: Any = member.final_target if member.target_path.startswith("efl.") else None
-    return target.members.get(name) if target is not None and target.is_module else target
+    if not member.target_path.startswith("efl."):
+        return None
+    target = member.final_target
+    same: Any = target.members.get(name) if target.is_module else target
+    return same if isinstance(same, griffe.Object) else None
 
 
 def page(*modules: str) -> str:
