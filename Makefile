@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Where this is set, each of the many processes of a test run would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-network lint docs clean
+.PHONY: demo test test-long test-network lint docs site clean
 
 demo: .venv/.installed ## train EFL on irregular clients and show the result
 	$(BIN)/efl run
@@ -29,6 +29,9 @@ docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs
 	$(BIN)/efl compare --set fleet.stragglers=0.9 --seeds 3 --out runs/compare
 	cp runs/compare/curves.png docs/compare.png
 	$(BIN)/efl data show mnist --partition dirichlet:0.1 --out docs/holdings.png # needs mnist in the data directory
+
+site: .venv/.installed-dev ## build the documentation into build/site; a broken link or an undocumented public name is an error
+	$(BIN)/mkdocs build --strict
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -31,7 +31,10 @@ from efl.fleet import Fleet
 from efl.settings import make
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")]
+FOLDERS = [ROOT / "docs", *(ROOT / "docs" / name for name in ("howto", "notebooks", "reference"))]
+PAGES = [*TOP, *(page for folder in FOLDERS for page in sorted(folder.glob("*.md")))]
+NAMES = ["-".join(page.relative_to(ROOT).parts[-2:]).removeprefix("docs-") for page in PAGES]
 LANGUAGES = {"python", "sh", "toml", "text"}
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NOTE = re.compile(r"<!-- (not run|file): (.+) -->\n *$")
@@ -72,7 +75,7 @@ EXECUTABLE = [page for page in PAGES if any(block.language in ("python", "sh") f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", EXECUTABLE, ids=[page.name for page in EXECUTABLE])
+@pytest.mark.parametrize("page", EXECUTABLE, ids=[NAMES[PAGES.index(page)] for page in EXECUTABLE])
 def test_a_page_runs(page, tmp_path):
     for word, package in (("datasets", "flwr_datasets"), ("from transformers", "transformers"), ("from peft", "peft")):
         if word in page.read_text():
@@ -176,7 +179,7 @@ def prose_of(page: Path) -> str:
     return FENCE.sub("", page.read_text())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
         if re.match(r"\w+://", target):
@@ -189,7 +192,7 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in slugs, f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_files_and_functions_that_a_page_names_exist(page):
     """``tests/x.py`` from the top, ``server/x.py`` from src/efl, ``server/x.py:name`` a function there."""
     for path, _, name in re.findall(r"`((?:[\w.]+/)*\w+\.(?:py|md|c|json|toml))(:([\w.]+))?`", page.read_text()):

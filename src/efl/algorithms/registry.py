@@ -18,6 +18,7 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry(
     lambda thing: thing if isinstance(thing, type) and issubclass(thing, Algorithm) else None,
     built_in="efl.algorithms",
 )
+"""The algorithms known by name."""
 
 
 def create(

@@ -112,6 +112,7 @@ TRANSFORMS: Registry[type[Transform]] = Registry(
     lambda thing: thing if isinstance(thing, type) and issubclass(thing, Transform) else None,
     built_in="efl.algorithms.transforms",
 )
+"""The transformations known by name."""
 
 
 def overrides(transform: Transform, stage: str) -> bool:

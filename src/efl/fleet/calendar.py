@@ -19,6 +19,7 @@ Who = Count | Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(
 Event = tuple[Round, Who] | tuple[Round, Round, Who]
 
 NO_DEPARTURE = np.iinfo(np.int64).max
+"""The round in which a client departs that never does."""
 ARRIVALS, DEPARTURES = 0, 1  # the two kinds draw from streams of their own
 
 

@@ -21,3 +21,4 @@ def _is_network(thing: Any) -> bool:
 NETWORKS: Registry[Builder] = Registry(
     "model", lambda thing: thing if callable(thing) else None, _is_network, built_in="efl.models"
 )
+"""The networks known by name."""

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from efl.errors import UserError
 
 LAST_LAYER = "last layer"
+"""The pattern that stands for the last layer that is trained."""
 NAMES_SHOWN = 6
 
 Named = Sequence[tuple[str, Tensor]]

@@ -27,7 +27,10 @@ from efl.wire.payloads import Lattice, Payload, Ternary, decode, encode, kind_of
 from efl.wire.payloads.lattice import LATTICE, total
 
 How = Literal["each", "merged", "model", "summed"]
-FIRST, NO_MODEL = -1, -2  # versions of a client that has no model: it may rebuild the first one, or cannot
+FIRST = -1
+"""The version of a client that has no model, but may rebuild the first one."""
+NO_MODEL = -2
+"""The version of a client that has no model and cannot rebuild one."""
 FURTHEST = 1000  # broadcasts that a sum reaches back
 MOST_ENTRIES = 8  # non-zeros of all broadcasts in a catch-up, per parameter; beyond, the whole model is less work
 WORTH_CODING_ANEW = 2500  # non-zeros; in smaller models a better code costs more of a round than it saves

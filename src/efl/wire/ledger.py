@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Direction = Literal["up", "down"]
-KINDS = ("update", "field", "catch-up", "state", "lost", "overhead")  # what bytes are for, in the order they are shown
+KINDS = ("update", "field", "catch-up", "state", "lost", "overhead")
+"""What bytes are for, in the order they are shown."""
 
 
 @dataclass

@@ -31,7 +31,8 @@ from efl.wire.reader import CHECKSUM, Reader, opened, sealed, varints
 VERSION = 5
 KINDS = ("request", "reply", "evaluate", "evaluated", "save", "restore", "state")  # by their number on the wire
 USUAL_PARTS = ("update", "field", "buffers")  # by their number on the wire; others travel by name
-PERSONAL = "personal"  # the part of a request that is for one client alone
+PERSONAL = "personal"
+"""The part of a request that is for one client alone."""
 _UNLIMITED = Limits()
 
 

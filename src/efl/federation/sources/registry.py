@@ -69,3 +69,4 @@ def _is_dataset(thing: Any) -> bool:
 
 
 SOURCES: Registry[DatasetSource] = Registry("dataset", _source, _is_dataset, built_in="efl.federation.sources")
+"""The data sets known by name."""
