@@ -41,6 +41,8 @@ class Federation(OwnData):
     (4, 2, 64)
     >>> f
     Federation('custom': 4 clients, 64 training and 16 test samples, 2 classes)
+    >>> Federation.from_tensors(torch.randn(80, 4), torch.randn(80, 1), clients=4)
+    Federation('custom': 4 clients, 64 training and 16 test samples, real-valued targets)
     """
 
     x: Tensor | LazyTensor
@@ -71,7 +73,8 @@ class Federation(OwnData):
     def __repr__(self) -> str:
         trained, tested = int(self.sizes.sum()), sum(len(indices) for indices in self.test)
         samples = f"{trained:,} training and {tested:,} test samples"
-        return f"Federation({self.name!r}: {len(self):,} clients, {samples}, {self.classes} classes)"
+        targets = "real-valued targets" if self.y.dtype.is_floating_point else f"{self.classes} classes"
+        return f"Federation({self.name!r}: {len(self):,} clients, {samples}, {targets})"
 
     @classmethod
     def from_tensors(
