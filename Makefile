@@ -34,6 +34,7 @@ docs: .venv/.installed ## make the pictures of docs/ anew, and the table in runs
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "elastic-fl needs Python 3.11 or newer; say which with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip # that of Python 3.11 takes twice as long for the rest
 
 # Installing builds the C code, too, where there is a compiler; after a change of it, only that.
 NEEDED := pyproject.toml constraints.txt cmake/CMakeLists.txt $(wildcard src/efl/native/*.[ch])
