@@ -31,7 +31,7 @@ JOBS = {"linear on images": "linear", "mlp on digits": "mlp", "mlp200 on images"
 def for_this_processor(folder: Path) -> Loops:
     """The C code compiled for the very processor this runs on."""
     made = folder / "loops-native.so"
-    code = [str(path) for path in sorted(library.FOLDER.glob("*.c"))]
+    code = [str(path) for path in sorted(library.FOLDER.parent.glob("*.c"))]
     subprocess.run(["cc", *FLAGS, *code, "-o", str(made), "-lm"], check=True)
     return Loops(ctypes.CDLL(str(made)))
 

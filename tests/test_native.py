@@ -19,7 +19,7 @@ from efl.runs.setup import build as build_setup
 from efl.training.backends import selection
 from efl.training.backends.native import CompiledChain
 
-CODE = library.FOLDER
+LIBRARIES, CODE = library.FOLDER, library.FOLDER.parent
 needs_library = pytest.mark.skipif(not LEVELS, reason="elastic-fl was installed without its C code")
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -84,7 +84,7 @@ def asked_for_nonsense(monkeypatch, tmp_path):
 def asked_for_too_much(monkeypatch, tmp_path):
     if not LEVELS:
         pytest.skip("elastic-fl was installed without its C code")
-    shutil.copy(CODE / "loops-baseline.so", tmp_path)
+    shutil.copy(LIBRARIES / "loops-baseline.so", tmp_path)
     monkeypatch.setattr(library, "FOLDER", tmp_path)
     monkeypatch.setenv(library.VARIABLE, "avx512")
 

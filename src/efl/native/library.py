@@ -1,4 +1,4 @@
-"""Inner loops in C, built when the package is installed: which of the libraries beside this file the processor takes.
+"""Inner loops in C, built when the package is installed: which of the libraries the processor takes.
 
 An operation of PyTorch costs microseconds before it computes anything, and a training step of a small network is
 dozens of them. There is a library for each instruction set; where there is none, as after an installation without a C
@@ -17,7 +17,7 @@ from efl.native.bindings import Loops
 LEVELS = ("baseline", "avx2", "avx512")  # each needs what those before it do, and more
 VARIABLE = "EFL_NATIVE"  # forces one of them, or NONE
 NONE = "none"
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).with_name("lib")  # no package, so that nobody takes the libraries for modules
 
 
 class NotCompiledError(Exception):
