@@ -73,7 +73,8 @@ def main() -> None:
         for algorithm in ("fedavg", "efl"):
             found = ratios(algorithm, network, digits if network == "mlp" else pictures, pair, options.rounds)
             low, _, high = quantiles(found, n=4)
-            print(f"{algorithm}, {what}: {options.level} / native = {median(found):.3f} (quartiles {low:.3f}, {high:.3f})")
+            ratio = f"{median(found):.3f} (quartiles {low:.3f}, {high:.3f})"
+            print(f"{algorithm}, {what}: {options.level} / native = {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ for name in before:
     del sys.modules[name]
 for name in ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"):
     sys.modules[name] = None
-for name in ("fork", "getpgid", "getuid", "killpg", "register_at_fork", "sched_getaffinity", "setsid", "waitstatus_to_exitcode"):
+for name in ("fork", "getpgid", "getuid", "killpg", "register_at_fork", "sched_getaffinity", "setsid"):
     if hasattr(os, name):
         delattr(os, name)
 for name in ("SIGKILL", "SIGSTOP", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGCHLD", "SIGALRM", "SIGCONT"):
@@ -47,7 +47,7 @@ def test_every_module_is_imported_without_what_windows_lacks():
 
 def test_what_needs_linux_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(UserError, match="^efl bench kills needs Linux$"):
+    with pytest.raises(UserError, match="efl bench kills needs Linux"):
         kills.kill_runs(1)
 
 

@@ -1,7 +1,7 @@
 """Sources and wheels that `python -m build` makes, installed into an empty environment away from the sources.
 
-The environment has the packages that elastic-fl needs from the one the tests run in; elastic-fl itself, and its command,
-come from the wheel.
+The environment has the packages that elastic-fl needs from the one the tests run in; elastic-fl itself, and its
+command, come from the wheel.
 """
 
 import os
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 from levels import LEVELS
+
+from efl.native import library
 
 ROOT = Path(__file__).parent.parent.parent
 SECONDS = 5  # until the first round is over
@@ -93,8 +95,9 @@ def test_the_wheel_has_the_package_and_the_libraries(compiled, pure):
         for path in (ROOT / "src" / "efl").rglob("*")
         if path.is_file() and path.suffix not in (".pyc", ".so", ".c", ".h")
     }
-    libraries = {f"efl/native/lib/loops-{level}.so" for level in ("baseline", "avx2", "avx512")}
-    for made, more in ((compiled, libraries if "avx2" in LEVELS else {"efl/native/lib/loops-baseline.so"}), (pure, set())):
+    levels = library.LEVELS if "avx2" in LEVELS else library.LEVELS[:1]
+    libraries = {f"efl/native/lib/loops-{level}.so" for level in levels}
+    for made, more in ((compiled, libraries), (pure, set())):
         names = set(zipfile.ZipFile(made.wheel).namelist())
         assert {name for name in names if name.startswith("efl/")} == code | more
     assert compiled.wheel.name.split("-")[2:4] == ["py3", "none"]
@@ -106,7 +109,8 @@ def test_the_wheel_has_the_package_and_the_libraries(compiled, pure):
 
 def test_the_sources_are_complete_and_nothing_is_built_in_them(compiled):
     (sources,) = compiled.wheel.parent.glob("*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(sources).getnames()}
+    with tarfile.open(sources) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "constraints.txt", "Makefile", "tests/test_native.py"} <= names
     assert {"cmake/CMakeLists.txt", "src/efl/native/chain.c", "src/efl/native/samples.h"} <= names
     assert not {name for name in names if name.endswith((".so", ".pyc")) or "CMakeFiles" in name}

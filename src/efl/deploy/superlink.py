@@ -59,7 +59,7 @@ class Server:
 
     def __post_init__(self) -> None:
         if os.name != "posix":
-            raise UserError("efl starts Flower's processes on Linux and macOS only; elsewhere use Flower's own commands")
+            raise UserError("efl starts Flower's processes on Linux and macOS only; use Flower's own commands")
         self.groups: set[int] = set()  # of processes that the SuperLink started
         home = self.directory / "flwr"
         home.mkdir(parents=True, exist_ok=True)
