@@ -58,7 +58,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if POSIX:  # elsewhere folders cannot be opened
+    if POSIX:  # on Windows folders cannot be opened
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
