@@ -13,7 +13,7 @@ test: .venv/.installed-dev ## all tests but those that train on real data for mi
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-long: .venv/.installed-dev ## the others; they skip where ../shared/data is not
-	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end --ignore tests/end_to_end/test_deploy.py
+	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end tests/packaging --ignore tests/end_to_end/test_deploy.py
 
 test-network: .venv/.installed-dev ## a network of real processes in which things go wrong; by itself, for it goes by the clock
 	$(BIN)/pytest -m long -rs tests/end_to_end/test_deploy.py
@@ -37,17 +37,20 @@ site: .venv/.installed-dev ## build the documentation into build/site; a broken 
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "elastic-fl needs Python 3.11 or newer; say which with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip # that of Python 3.11 takes twice as long for the rest
 
-.venv/.installed: pyproject.toml | .venv/bin/pip
+# Installing builds the C code, too, where there is a compiler; after a change of it, only that.
+NEEDED := pyproject.toml constraints.txt cmake/CMakeLists.txt $(wildcard src/efl/native/*.[ch])
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-compile --editable
+
+.venv/.installed: $(NEEDED) | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --no-compile --editable .
-	-$(BIN)/python -m compileall -qq -j 0 .venv/lib # as pip would, but on all processors
+	$(INSTALL) .
 	touch $@
 
-.venv/.installed-dev: pyproject.toml | .venv/bin/pip
+.venv/.installed-dev: $(NEEDED) | .venv/bin/pip
 	@echo 'Setting up .venv; this takes a minute or two the first time.'
-	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'
-	-$(BIN)/python -m compileall -qq -j 0 .venv/lib # as pip would, but on all processors
+	$(INSTALL) '.[dev]'
 	touch $@ .venv/.installed
 
 clean:

@@ -159,7 +159,8 @@ class Registry(Generic[T]):
         return f"unknown {self.kind} {name!r}; {hint}"
 
 
-os.register_at_fork(after_in_child=lambda: setattr(Registry, "_discovering", threading.RLock()))
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=lambda: setattr(Registry, "_discovering", threading.RLock()))
 
 
 def registry(kind: str) -> Registry[Any]:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from efl.errors import UserError
+
 log = logging.getLogger("efl")
 
 _C = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -27,6 +29,12 @@ def end_with_parent() -> None:
     """
     if _C is not None:
         _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def needs_linux(what: str) -> None:
+    """`UserError` on other systems."""
+    if sys.platform != "linux":
+        raise UserError(f"{what} needs Linux")
 
 
 @contextmanager

@@ -61,7 +61,8 @@ def _renew_lock() -> None:
     _default_generator = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from platformdirs import user_cache_path
 from zlib_ng.zlib_ng import crc32
 
 from efl.errors import UserError, first_line
@@ -29,12 +30,16 @@ State = dict[str, Any]  # nested, of tensors and of what JSON has
 Upgrade = Callable[[dict[str, Any], "dict[str, Tensor]"], State]
 TENSORS_ALONE = 5  # the format before, whose checksum covers them and the values alone
 LARGEST_FILE = 2**40  # bytes
+POSIX = os.name == "posix"
 PART = ".part"  # how the names of files end that are being written
 
 
-def cache_path() -> str:
-    """The user's folder for what can be made again; ``~`` is not spelt out, for not every user has a home."""
-    return f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/efl"
+def cache_path() -> Path:
+    """The user's folder for what can be made again."""
+    try:
+        return user_cache_path("efl", appauthor=False)
+    except RuntimeError as error:  # not every user has a home
+        raise UserError(f"there is no folder for caches: {first_line(error)}") from None
 
 
 @contextmanager
@@ -47,17 +52,18 @@ def whole_file(path: Path) -> Iterator[Path]:
     _clear_up(path)
     try:
         yield temporary
-        with open(temporary, "rb") as file:
+        with open(temporary, "rb" if POSIX else "r+b") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    if POSIX:  # on Windows folders cannot be opened
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def _clear_up(path: Path) -> None:
@@ -69,6 +75,8 @@ def _clear_up(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
+    if not POSIX:  # there, asking would end it
+        return True
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

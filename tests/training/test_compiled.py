@@ -7,11 +7,11 @@ import torch
 from backends import backend, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
+from levels import LEVELS, using
 from torch import nn
 
 from efl.federation.preprocessing import Pixels, fetched, inputs_for, selected, source_of
 from efl.models import FlatModel
-from efl.native import NotCompiledError, loops
 from efl.training.backends import native
 from efl.training.backends.chain import Chain
 from efl.training.backends.native import CompiledChain, NativeBatches, NativeWork
@@ -20,15 +20,16 @@ from efl.training.local_work import Assignment, CohortData, RoundSettings, no_de
 from efl.training.observers import SquaredGradients
 from efl.training.step import PLAIN, Step
 
-try:
-    loops()
-except NotCompiledError as problem:
-    pytest.skip(str(problem), allow_module_level=True)
-
 ETA, BATCH, STEPS, CLASSES = 0.1, 7, 9, 4
 FEATURES, HIDDEN = (3, 4, 4), 13
 N = 49 * HIDDEN + (HIDDEN + 1) * CLASSES  # parameters
 widths = st.lists(st.integers(1, 40), min_size=1, max_size=3)
+
+
+@pytest.fixture(scope="module", autouse=True, params=LEVELS)
+def _level(request):
+    with using(request.param):
+        yield
 
 
 def chain_of(features, hidden, outputs, bias=True, slope=0.0):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from levels import LEVELS
 
 from efl.errors import WireError
-from efl.native import Loops, NotCompiledError, loops
+from efl.native import Loops, load
 from efl.wire import range_coder
 from efl.wire.range_coder import LARGEST, Coded, Magnitudes, Whole, decoded, encoded, symbols_of
 
@@ -16,12 +17,9 @@ Numbers = tuple[Whole, Magnitudes, Whole]
 Chosen = Callable[[Loops | None], None]
 
 
-@pytest.fixture(scope="module")
-def compiled() -> Loops:
-    try:
-        return loops()
-    except NotCompiledError as error:
-        pytest.skip(str(error))
+@pytest.fixture(scope="module", params=LEVELS)
+def compiled(request: pytest.FixtureRequest) -> Loops:
+    return load(request.param)
 
 
 @pytest.fixture

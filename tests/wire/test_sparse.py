@@ -4,19 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from levels import LEVELS, using
 
 from efl.layout import Layout
-from efl.native import NotCompiledError, loops
 from efl.wire import coordinate_order, sparse
 from efl.wire.coordinate_order import ByField
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled():
-    try:
-        return loops()
-    except NotCompiledError as error:
-        pytest.skip(str(error))
+@pytest.fixture(scope="module", autouse=True, params=LEVELS)
+def _level(request):
+    with using(request.param):
+        yield
 
 
 def both_ways(compute):

@@ -30,6 +30,7 @@ from efl.deploy.supervisor import Supervisor
 from efl.errors import UserError
 from efl.federation import load
 from efl.models import Task, build
+from efl.processes import needs_linux
 from efl.rng import Purpose, torch_seed
 
 NODES, COHORT = 10, 5
@@ -77,6 +78,7 @@ class Outcome:
 
 def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome:
     """A network with chaos, and a simulation without."""
+    needs_linux("efl bench chaos")
     training = {**TRAINING, "rounds": rounds, "evaluate_every": rounds, "evaluate_personalised_every": "never"}
     sections = {"federation": {"clients": NODES, "partition": PARTITION}, "training": training}
     network = {"deadline": deadline, "margin": deadline / 5, "rejoin": 5.0, "start_timeout": 4 * deadline}

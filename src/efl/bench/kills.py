@@ -22,6 +22,7 @@ from typing import Any
 
 from efl.api import resume, run
 from efl.config import Experiment, parse
+from efl.processes import needs_linux
 from efl.runs.directory import RunDirectory
 from efl.storage import PART
 
@@ -66,6 +67,7 @@ def experiment() -> Experiment:
 
 def kill_runs(kills: int, seed: int = 0, say: Callable[[str], None] = print) -> Killed:
     """Kill so many processes; what became of their runs."""
+    needs_linux("efl bench kills")
     rng, outcome, began = random.Random(seed), Killed(), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="efl-kills-") as folder:
         whole = Path(folder, "whole")

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgpack
 import torch
+from platformdirs import user_state_path
 from torch import Tensor
 
 from efl.client.host import ClientHost
@@ -123,7 +124,7 @@ def state_directory(chosen: str | None) -> Path:
     """Where clients keep their files: as the node's configuration says, or where programs of this user do."""
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "efl"
+    return user_state_path("efl", appauthor=False)
 
 
 def _bytes(data: bytes) -> Tensor:

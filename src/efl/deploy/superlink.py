@@ -58,6 +58,8 @@ class Server:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if os.name != "posix":
+            raise UserError("efl starts Flower's processes on Linux and macOS only; use Flower's own commands")
         self.groups: set[int] = set()  # of processes that the SuperLink started
         home = self.directory / "flwr"
         home.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Inner loops in C, compiled on first use."""
+"""Inner loops in C, built when the package is installed."""
 
 from efl.native.bindings import Loops
-from efl.native.build import NotCompiledError, loaded, loops
+from efl.native.library import NotCompiledError, available, load, loaded, loops
 
-__all__ = ["Loops", "NotCompiledError", "loaded", "loops"]
+__all__ = ["Loops", "NotCompiledError", "available", "load", "loaded", "loops"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import resource
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
@@ -83,7 +82,7 @@ def _cost(coordinator: Coordinator, history: Sequence[Record], seconds: float) -
         "bytes": ledger.state_dict(),
         "seconds": round(seconds, 3),
         "samples_per_second": round(steps * coordinator.training.batch_size / max(seconds, 1e-9), 1),
-        "peak_rss_mb": round(_peak_rss_mb(), 1),
+        "peak_rss_mb": _peak_rss_mb(),
     }
 
 
@@ -143,6 +142,11 @@ def _best(history: Sequence[Record], key: str, higher_is_better: bool) -> float 
     return (max if higher_is_better else min)(values, default=None)
 
 
-def _peak_rss_mb() -> float:
+def _peak_rss_mb() -> float | None:
+    """None where the system does not say, as Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
