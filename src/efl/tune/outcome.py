@@ -77,12 +77,12 @@ def draw(searches: Sequence[Search], path: Path) -> None:
 
 def _draw_progress(axis: Axes, search: Search, tried: Sequence[Tried], colour: str) -> None:
     better = max if search.higher_is_better else min
-    steps, so_far, total = [], [], 0
+    steps, so_far, total = list[int](), list[float](), 0
     for one in tried:
         total += one.rounds * search.steps_per_round
-        if one.value is not None:
+        if one.value is not None or so_far:
             steps.append(total)
-            so_far.append(better([one.value, *so_far[-1:]]))
+            so_far.append(better([*([] if one.value is None else [one.value]), *so_far[-1:]]))
     axis.step(steps, [_scaled(search, value) for value in so_far], where="post", color=colour, lw=1.6)
     axis.plot(steps[:1], [_scaled(search, value) for value in so_far[:1]], "D", color="black", ms=5)
     style(axis, f"{search.label}: best so far", "client-steps", _label(search))
@@ -94,14 +94,15 @@ def _draw_values(axis: Axes, search: Search, key: str, tried: Sequence[tuple[Tri
     usual = default_of(key, search.experiment)
 
     def points(some: Sequence[tuple[Tried, float]], mark: str, label: str, size: float, colour: str) -> None:
+        edge = "black" if mark == "*" else colour
         at = [one.values.get(key, usual) for one, _ in some]
         known = [(x, _scaled(search, y)) for x, (_, y) in zip(at, some, strict=True) if x is not None]
-        axis.plot(*zip(*known, strict=True) if known else ([], []), mark, color=colour, ms=size, label=label)
+        axis.plot(*zip(*known, strict=True) if known else ([], []), mark, mec=edge, color=colour, ms=size, label=label)
 
     points([pair for pair in tried if pair[0].value is None], "x", "pruned, last evaluation", 5, PRUNED)
     points([pair for pair in tried if pair[0].value is not None], "o", "trial", 4, colour)
     points([pair for pair in tried if pair[0].number == 0], "D", "default", 6, "black")
-    points([pair for pair in tried if pair[0].values == chosen][:1], "*", "chosen", 12, "#D55E00")
+    points([pair for pair in tried if pair[0].values == chosen][:1], "*", "chosen", 13, "#F0E442")
     style(axis, "", _short(key), "")
     if isinstance(dimension, Range) and dimension.log:
         axis.set_xscale("log")

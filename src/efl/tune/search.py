@@ -2,8 +2,8 @@
 
 Trial 0 is the experiment as it is. Later ones are drawn by Optuna's tree-structured Parzen estimator from those before
 and may be pruned, so that the budget of client-steps lasts for more of them. The best few, and trial 0, are then run
-with further seeds, and the best of those is chosen by these alone: the best of many trials with one seed is partly luck,
-and this way the choice is never worse than the experiment as it is, on validation data.
+with further seeds, and the best of those is chosen by these alone: the best of many trials with one seed is partly
+luck, and this way the choice is never worse than the experiment as it is, on validation data.
 
 All is in a journal, and every sample depends on the trials before it alone: a search that was killed goes on with the
 run it was at, and ends as if it had never been stopped.
@@ -26,7 +26,7 @@ from efl.errors import UserError
 from efl.runs.data import DataCache
 from efl.runs.setup import build
 from efl.tune.space import Dimension, Space, Values, applied, default_of, is_whole
-from efl.tune.storage import Journal, described, optuna_module, quietly
+from efl.tune.storage import Direction, Journal, described, optuna_module, quietly
 from efl.tune.trials import Outcome, Trial
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Search:
         self.personalised, objective = setup.algorithm.personalised, setup.objective
         self.share, self.higher_is_better = objective.share, objective.higher_is_better
         self.merit = f"personalised_{objective.merit}" if self.personalised else objective.merit
-        direction = "maximize" if objective.higher_is_better else "minimize"
+        direction: Direction = "maximize" if objective.higher_is_better else "minimize"
         self.journal = Journal(out / "search" / f"{self.slug}.journal", direction, self.rounds // 4)
         self._check_same()
 

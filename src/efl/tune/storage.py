@@ -58,14 +58,14 @@ class Journal:
 
     def study(self) -> optuna.Study:
         """The search as far as it got; a new one if there is none."""
-        optuna = optuna_module()
+        library = optuna_module()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=NEEDED, n_warmup_steps=self.warm_up)
+        pruner = library.pruners.MedianPruner(n_startup_trials=NEEDED, n_warmup_steps=self.warm_up)
         with quietly():
             try:
-                backend = optuna.storages.journal.JournalFileBackend(str(self.path))
-                storage = optuna.storages.JournalStorage(backend)
-                study: optuna.Study = optuna.create_study(
+                backend = library.storages.journal.JournalFileBackend(str(self.path))
+                storage = library.storages.JournalStorage(backend)
+                study: optuna.Study = library.create_study(
                     storage=storage,
                     pruner=pruner,
                     study_name=self.path.stem,

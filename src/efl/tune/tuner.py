@@ -1,4 +1,4 @@
-"""Several searches side by side, a run of each at a time, so that what is drawn does not depend on how many there are."""
+"""Several searches side by side, one run of each at a time: what is drawn does not depend on how many there are."""
 
 from __future__ import annotations
 
