@@ -142,8 +142,7 @@ class Search:
     def _asked(self) -> int | None:
         """A new trial, if the budget allows for it."""
         known = [one for one in self.study.trials if one.state.name != "WAITING"]
-        spent = sum(one.user_attrs[ROUNDS] for one in known)
-        if spent + self.rounds > self.effort.trials * self.rounds or (known and not self.space):
+        if self._unspent() < self.rounds or (known and not self.space):
             return None
         distributions = {key: self._distribution(key, dimension) for key, dimension in self.space.items()}
         if not known:  # the experiment as it is: what lies outside of the space is no part of the trial
@@ -156,6 +155,17 @@ class Search:
         sampler = optuna_module().samplers.TPESampler(n_startup_trials=RANDOM, seed=zlib.crc32(name.encode()))
         self.study.sampler = sampler
         return self.study.ask(distributions).number
+
+    def _unspent(self) -> int:
+        """The rounds that the budget still has for trials."""
+        return self.effort.trials * self.rounds - sum(one.rounds for one in self.tried())
+
+    def rounds_left(self) -> int:
+        """How many rounds are still to be run, at most; 0 when all is done."""
+        began = any(one.state.name == "RUNNING" for one in self.study.trials)
+        if began or (self._unspent() >= self.rounds and (self.space or not self.study.trials)):
+            return self._unspent() + (1 + self.effort.finalists) * self.effort.confirmations * self.rounds
+        return self.rounds * sum(self._confirmed(*pair) is _MISSING for pair in self._confirmations())
 
     def _distribution(self, key: str, dimension: Dimension) -> Any:
         found = optuna_module().distributions
@@ -251,6 +261,8 @@ class Search:
 
     def _decisive(self, number: int) -> list[float]:
         """What a finalist reached with further seeds, or in its trial if there are none; nothing if it diverged."""
+        if number >= len(self.study.trials):
+            return []
         pairs = [pair for pair in self._confirmations() if pair[0] == number]
         found = [self._confirmed(*pair) for pair in pairs] or [self.study.trials[number].value]
         return [] if None in found or _MISSING in found else found
