@@ -63,9 +63,9 @@ class Results:
     def add(self, cell: Cell, experiment: Experiment, directory: RunDirectory, summary: Record) -> None:
         """Keep a run's result for good."""
         history = directory.history()
-        sent = {f"sent_{way}": accumulate(line[f"bytes_{way}"] for line in history) for way in ("up", "down")}
-        totals = [dict(zip(sent, pair, strict=True)) for pair in zip(*sent.values(), strict=True)]
-        lines = [line | total for line, total in zip(history, totals, strict=True)]
+        up, down = ([line[f"bytes_{way}"] for line in history] for way in ("up", "down"))
+        totals = zip(history, accumulate(up), accumulate(down), strict=True)
+        lines = [line | {"sent_up": sent, "sent_down": received} for line, sent, received in totals]
         curve = [{key: line.get(key) for key in CURVE} for line in lines]
         record = {
             "cell": vars(cell),
