@@ -34,6 +34,9 @@ MethodsOption = Annotated[
     typer.Option(help="Only these rows, by their names, separated by commas; the others can be added later."),
 ]
 StudySeedsOption = Annotated[int | None, typer.Option(min=1, help="Seeds; default: as the scale has it.")]
+TrialsOption = Annotated[
+    int | None, typer.Option(min=1, help="Budget of each search, in runs; 1: none. Default: as the scale has it.")
+]
 
 app = typer.Typer(no_args_is_help=True, help="Tables and figures of the paper, and what we changed in it.")
 
@@ -142,6 +145,7 @@ def table3(
     datasets: DatasetsOption = None,
     methods: MethodsOption = None,
     seeds: StudySeedsOption = None,
+    trials: TrialsOption = None,
     set_: SetOption = None,
     out: OutOption = None,
     workers: WorkersOption = None,
@@ -151,7 +155,7 @@ def table3(
     from efl.paper import table3 as table
 
     plan = table.study(scale, _named("datasets", datasets, table.datasets(scale)))
-    plan = _restricted(plan, methods, seeds, set_)
+    plan = _restricted(plan, methods, seeds, trials, set_)
     _build_up(plan, scale, out, workers, quiet, lambda results, where: table.write(plan, results, where))
 
 
@@ -164,6 +168,7 @@ def _figure(name: str, what: str) -> None:
         datasets: DatasetsOption = None,
         methods: MethodsOption = None,
         seeds: StudySeedsOption = None,
+        trials: TrialsOption = None,
         set_: SetOption = None,
         out: OutOption = None,
         workers: WorkersOption = None,
@@ -174,7 +179,7 @@ def _figure(name: str, what: str) -> None:
         make = figures.FIGURES[name]
         names = [setting.name.removeprefix("for ").partition(",")[0] for setting in make(scale).study.settings]
         drawn = make(scale, _named("datasets", datasets, list(dict.fromkeys(names))))
-        drawn = replace(drawn, study=_restricted(drawn.study, methods, seeds, set_))
+        drawn = replace(drawn, study=_restricted(drawn.study, methods, seeds, trials, set_))
         _build_up(drawn.study, scale, out, workers, quiet, lambda results, where: figures.write(drawn, results, where))
 
 
@@ -192,12 +197,15 @@ def _named(option: str, said: str | None, known: Sequence[str]) -> Sequence[str]
     return [name for name in known if name in chosen]
 
 
-def _restricted(study: "Study", methods: str | None, seeds: int | None, set_: list[str] | None) -> "Study":
-    """A study with some of its rows, other seeds, and keys of its experiments set."""
+def _restricted(
+    study: "Study", methods: str | None, seeds: int | None, trials: int | None, set_: list[str] | None
+) -> "Study":
+    """A study with some of its rows, other seeds and searches, and keys of its experiments set."""
     rows = _named("methods", methods, [method.name for method in study.methods])
     study = replace(study, methods=[method for method in study.methods if method.name in rows])
     settings = [setting.changed(set_ or []) for setting in study.settings]
-    return replace(study, settings=settings, seeds=seeds or study.seeds)
+    effort = replace(study.effort, trials=trials or study.effort.trials)
+    return replace(study, settings=settings, seeds=seeds or study.seeds, effort=effort)
 
 
 def _build_up(

@@ -24,13 +24,13 @@ def tune(
     algorithms: Annotated[
         str, typer.Option(help="Names, separated by commas; name:preset for a preset.")
     ] = "efl,fedavg,fedprox",
-    trials: Annotated[int, typer.Option(min=1, help="Budget of each algorithm, in complete runs.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, help="Budget of each algorithm, in complete runs.")] = 12,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a run; default: the experiment's.")] = None,
     space: Annotated[
         list[str] | None,
         typer.Option("--space", metavar="KEY=LOW:HIGH", help="Search here, such as training.learning_rate=0.01:1."),
     ] = None,
-    confirmations: Annotated[int, typer.Option(min=0, help="Further seeds for the best few trials.")] = 3,
+    confirmations: Annotated[int, typer.Option(min=0, help="Further seeds for the best few trials.")] = 2,
     set_: SetOption = None,
     out: OutOption = None,
     plugin: PluginOption = None,

@@ -51,10 +51,10 @@ class Effort:
         confirmations: With how many seeds; 0 to choose by the trials themselves.
     """
 
-    trials: int = 20
+    trials: int = 12
     rounds: int | None = None
-    finalists: int = 3
-    confirmations: int = 3
+    finalists: int = 2
+    confirmations: int = 2
 
 
 @dataclass(frozen=True)
