@@ -197,7 +197,7 @@ def test_tables_and_panels_show_what_was_found(tmp_path):
         values = [100 * line["summary"]["bmta_local"] for line in results.final("for sent140", method)]
         assert f"| {method} | {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in table.replace("**", "")
     assert r"\begin{tabular}{lrrrrrrrr}" in (tmp_path / "table.tex").read_text()
-    assert Speeds(tmp_path / "speed.json").known("for sent140").step > 0
+    assert Speeds(tmp_path / "speed.json").known(study.experiment(study.settings[0], rows[0])).step > 0
     differences = (tmp_path / "differences.md").read_text()
     assert differences in table
     assert "…" in differences.splitlines()[2]

@@ -116,8 +116,8 @@ def run(
     columns = [Column(study, setting, results, out, data) for setting in study.settings]
     for column in columns:
         if (left := column.work_left()).steps:
-            plain = study.experiment(column.setting, Method("plain", "fedavg"))
-            say(f"{column.setting.name}: {left.said(speeds.measured(column.setting.name, plain, data), workers)}")
+            plain = study.experiment(column.setting, Method("FedAvg", "fedavg"))
+            say(f"{column.setting.name}: {left.said(speeds.measured(plain, data), workers)}")
     for column in columns:
         column.run(workers, quiet=quiet)
     return results

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from efl.paper.data import ScaleName, setting
 from efl.paper.results import Results, latex, spread, values_of
 from efl.paper.statistics import bold, clear_winner, difference, difference_text
 from efl.paper.study import Method, Study
-from efl.paper.timing import Reached, Speeds, reached
+from efl.paper.timing import Reached, Speed, Speeds, reached
 from efl.runs.directory import Record
 from efl.track.tables import markdown
 from efl.track.text import bytes_text, duration, percent
@@ -74,7 +73,8 @@ def write(plan: Study, results: Results, out: Path) -> str:
     speeds = Speeds(out / "speed.json")
     texts, tex = [], []
     for one in plan.settings:
-        header, rows = setting_table(plan, results, one.name, speeds)
+        speed = speeds.known(plan.experiment(one, METHODS[0]))
+        header, rows = setting_table(plan, results, one.name, speed)
         texts.append(f"## {one.name}\n\n{markdown(header, rows)}")
         tex.append(latex(header, rows, f"{one.name}: best mean test accuracy in percent, and what it costs"))
     header, rows = difference_table(plan, results)
@@ -86,7 +86,7 @@ def write(plan: Study, results: Results, out: Path) -> str:
     return "\n".join([*texts, f"## {OURS} minus each method, in points\n\n{markdown(header, rows)}"])
 
 
-def setting_table(plan: Study, results: Results, name: str, speeds: Speeds) -> tuple[list[str], list[list[str]]]:
+def setting_table(plan: Study, results: Results, name: str, speed: Speed | None) -> tuple[list[str], list[list[str]]]:
     """A row for each method: accuracies, in bold who is clearly better than all others, and costs."""
     runs = {method.name: results.final(name, method.name) for method in plan.methods}
     common = {method: found for method, found in runs.items() if method not in NO_GLOBAL_MODEL}
@@ -102,8 +102,8 @@ def setting_table(plan: Study, results: Results, name: str, speeds: Speeds) -> t
         for key, of in columns.items():
             text = spread(of.get(method.name, []), key)
             row.append(bold(text) if winners[key] == method.name else text)
-        row.append(_mean(runs[method.name], lambda run: run["summary"]["bytes_up"] + run["summary"]["bytes_down"]))
-        row += _costs(common.get(method.name, []), target, speeds.known(name), method.gradients)
+        row.append(_bytes(runs[method.name]))
+        row += _costs(common.get(method.name, []), target, speed, method.gradients)
         paper = PAPER.get(name, {}).get(method.name)
         rows.append([*row, "–" if paper is None else f"{paper:.2f}", _chosen(runs[method.name])])
     return header, rows
@@ -134,7 +134,7 @@ def _target(runs: Mapping[str, Sequence[Record]]) -> float | None:
     return None if best is None else NEARLY * best
 
 
-def _costs(runs: Sequence[Record], target: float | None, speed: Any, gradients: int) -> list[str]:
+def _costs(runs: Sequence[Record], target: float | None, speed: Speed | None, gradients: int) -> list[str]:
     """Bytes and simulated time to the target, means over seeds; a dash if a seed never reached it."""
     step = None if speed is None else gradients * speed.step
     found: list[Reached | None] = [
@@ -147,8 +147,10 @@ def _costs(runs: Sequence[Record], target: float | None, speed: Any, gradients: 
     return [bytes_text(fmean(one.bytes for one in known)), duration(fmean(seconds)) if seconds else "–"]
 
 
-def _mean(runs: Sequence[Record], figure: Any) -> str:
-    return bytes_text(fmean(map(figure, runs))) if runs else "–"
+def _bytes(runs: Sequence[Record]) -> str:
+    """Both ways, the mean over seeds."""
+    both = [run["summary"]["bytes_up"] + run["summary"]["bytes_down"] for run in runs]
+    return bytes_text(fmean(both)) if both else "–"
 
 
 def _chosen(runs: Sequence[Record]) -> str:

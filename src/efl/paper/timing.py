@@ -35,7 +35,7 @@ class Speed:
 
 
 class Speeds:
-    """speed.json: how fast each setting is, measured once."""
+    """speed.json: how fast training is with each data set, network and batch size, measured once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,23 +46,28 @@ class Speeds:
             if not isinstance(self._known, dict):
                 raise UserError(f"{path}: not a table of seconds; delete it to measure anew")
 
-    def measured(self, name: str, experiment: Experiment, data: DataCache | None = None) -> Speed:
-        """How fast this experiment is, whatever else the processor has to do."""
-        if (known := self.known(name)) is not None:
+    def measured(self, experiment: Experiment, data: DataCache | None = None) -> Speed:
+        """How fast plain steps of this experiment are, with whatever else the processor has to do."""
+        if (known := self.known(experiment)) is not None:
             return known
         speed = speed_of(experiment, data)
-        self._known[name] = asdict(speed)
+        self._known[_trained(experiment)] = asdict(speed)
         write_atomically(self.path, (json.dumps(self._known, indent=1) + "\n").encode())
         return speed
 
-    def known(self, name: str) -> Speed | None:
+    def known(self, experiment: Experiment) -> Speed | None:
         """The same, if it was measured."""
+        found = self._known.get(_trained(experiment))
         try:
-            return Speed(**{key: float(value) for key, value in self._known[name].items()}) if self._known else None
-        except KeyError:
-            return None
+            return None if found is None else Speed(**{key: float(value) for key, value in found.items()})
         except (TypeError, ValueError, AttributeError):
             raise UserError(f"{self.path}: damaged; delete it to measure anew") from None
+
+
+def _trained(experiment: Experiment) -> str:
+    """What the time of a step depends on."""
+    federation, batch = experiment.federation, experiment.training.batch_size
+    return f"{federation.dataset} of {federation.clients} clients, {experiment.model.name}, batches of {batch}"
 
 
 def speed_of(experiment: Experiment, data: DataCache | None = None) -> Speed:
