@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from efl.algorithms.search import Range
 from efl.storage import write_atomically
@@ -106,6 +107,8 @@ def _draw_values(axis: Axes, search: Search, key: str, tried: Sequence[tuple[Tri
     style(axis, "", _short(key), "")
     if isinstance(dimension, Range) and dimension.log:
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _last(tried: Tried) -> float | None:
