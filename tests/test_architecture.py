@@ -18,6 +18,7 @@ NAMES_OF_THE_FIRST_EDITION = {"checkpoint_format_4.py", "state_file.py", "CHANGE
 ORDER = [
     ["cli"],
     ["paper", "bench"],
+    ["tune"],
     ["deploy"],
     ["api"],
     ["flower"],

@@ -133,6 +133,8 @@ def shorter(words: list[str]) -> list[str]:
         options += ["--set", "training.rounds=2"]
     if command == "compare":
         options += ["--workers", "1", "--seeds", "1"]
+    if command == "tune":
+        options += ["--workers", "1", "--trials", "2", "--rounds", "2", "--confirmations", "0"]
     if command == "paper" and "--scale" not in said:
         options += ["--scale", "smoke"]
     return options

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         FedPer,
         FedProx,
         FedRep,
+        FedSMU,
         FedYogi,
         GeometricMedian,
         LocalWork,

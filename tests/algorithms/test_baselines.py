@@ -12,7 +12,21 @@ import torch
 from quadratics import Quadratics, Simulation
 
 from efl import FedAvg, Fleet
-from efl.algorithms import APFL, STC, VRLSGD, Ditto, FedAMP, FedCurv, FedDyn, FedGATE, FedNova, Mime, Scaffold, SignSGD
+from efl.algorithms import (
+    APFL,
+    STC,
+    VRLSGD,
+    Ditto,
+    FedAMP,
+    FedCurv,
+    FedDyn,
+    FedGATE,
+    FedNova,
+    FedSMU,
+    Mime,
+    Scaffold,
+    SignSGD,
+)
 
 TWO = Quadratics([[1.0, 2.0], [2.0, 1.0]], [[8.0, 4.0], [0.0, 16.0]])
 FIRST_MODELS = {0: [3.5, 3.0], 1: [0.0, 7.0]}  # two plain steps from zero
@@ -198,6 +212,38 @@ def test_signsgd():
     sim.run(steps=[1, 1])  # zero is negative in odd rounds, but this one is even again
     assert sim.sent[1]["update"] == [1.0, -1.0]
     assert sim.w == [-1.0, 3.0]
+
+
+def test_fedsmu():
+    """Δ = (3.5, 3) and (0, 7): the zero is positive in round 0. γ = 4η = 1, ω = 1/8: w ← w + mean − w/8.
+
+    In round 1 client 1 starts from (1, 1) and moves to (4.0625, 3.25), client 2 to (0.25, 7.5625). With β₁ = 3/4 what
+    they send are the signs of 3/4·m + 1/4·Δ, where m = Δ/2 from round 0: client 2 sends w₁ by −0.75/4 alone.
+    """
+    sim = start(FedSMU(step=4.0, beta1=0.75, beta2=0.5, weight_decay=0.125)).run()
+    assert sim.models == FIRST_MODELS
+    assert [sim.sent[client]["update"] for client in (0, 1)] == [[1.0, 1.0], [1.0, 1.0]]
+    assert sim.state("momentum") == [[1.75, 1.5], [0.0, 3.5]]
+    assert sim.w == [1.0, 1.0]
+    sim.run()
+    assert sim.models == {0: [4.0625, 3.25], 1: [0.25, 7.5625]}
+    assert [sim.sent[client]["update"] for client in (0, 1)] == [[1.0, 1.0], [-1.0, 1.0]]
+    assert sim.state("momentum") == [[0.875 + 1.53125, 0.75 + 1.125], [-0.375, 1.75 + 3.28125]]
+    assert sim.w == [1.0 - 0.125, 2.0 - 0.125]
+
+
+def test_fedsmu_lets_old_momentum_outweigh_new_work():
+    """Client 1 has m = (1.75, 1.5) from round 0; at (9, 9) it moves by (−0.4375, −3.75), less than three times that."""
+    algorithm = FedSMU(step=36.0, beta1=0.75, beta2=0.5, weight_decay=0.0)
+    sim = start(algorithm).run()
+    assert sim.w == [9.0, 9.0]
+    sim.run()
+    assert sim.models[0] == [8.5625, 5.25]
+    assert [sim.sent[client]["update"] for client in (0, 1)] == [[1.0, 1.0], [-1.0, 1.0]]
+    assert sim.w == [9.0, 18.0]
+    lossy = start(algorithm).run().run(lost=[0])  # the momentum is the client's own, whatever arrives
+    assert lossy.state("momentum") == sim.state("momentum") == [[0.65625, -1.125], [-3.375, 3.28125]]
+    assert lossy.w == [0.0, 18.0]
 
 
 def test_fedcurv():

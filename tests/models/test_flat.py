@@ -110,3 +110,10 @@ def test_padding_does_not_change_a_sentiment():
 def test_networks_that_do_not_suit_the_data_say_so(name, task, message):
     with pytest.raises(UserError, match=message):
         build(name, task, 0)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("vgg11_gn", 877_092 + 2 * 864), ("resnet_small", 552_228)])
+def test_networks_with_group_normalisation_have_no_buffers(name, parameters):
+    model = FlatModel(build(name, Task((3, 32, 32), 100, None), 0))
+    assert model.n == parameters
+    assert len(model.buffers) == 0

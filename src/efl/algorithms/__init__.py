@@ -20,6 +20,7 @@ from efl.algorithms.fednova import FedNova
 from efl.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from efl.algorithms.fedper import FedBN, FedPer, FedRep
 from efl.algorithms.fedprox import FedProx
+from efl.algorithms.fedsmu import FedSMU
 from efl.algorithms.mime import Mime
 from efl.algorithms.registry import ALGORITHMS, codec_table, create, every_name, find, name_of, transform_tables
 from efl.algorithms.run_round import Clients, run_round

@@ -7,6 +7,7 @@ kept within [0, 1].
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from efl.algorithms.base import LocalWork, Uploads
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.settings import Probability
 
 
@@ -21,6 +23,7 @@ from efl.settings import Probability
 class APFL(FedAvg):
     """FedAvg's server; ``mixture`` is α_k at first."""
 
+    search_space: ClassVar[SearchSpace] = {"mixture": Range(0.05, 0.95, log=False)}
     mixture: Probability = 0.5
     adaptive: bool = True
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from efl.algorithms.components.weights import by_samples
 from efl.algorithms.compression.codec import Codec, Uncompressed
+from efl.algorithms.search import SearchSpace
 from efl.algorithms.state import Budget, Part, Parts, RoundSettings, ServerState, Update
 from efl.settings import Settings
 from efl.training.local_work import LocalWork
@@ -61,6 +62,7 @@ class Algorithm(Settings):
     # What it is
 
     presets: ClassVar[Presets] = {}  # settings by the name that follows a colon: ``efl:paper``
+    search_space: ClassVar[SearchSpace] = {}  # what `efl tune` tries besides the learning rate
     private_settings: ClassVar[Mapping[str, Any]] = {}  # what privacy needs; usual values of None are filled in
 
     @property

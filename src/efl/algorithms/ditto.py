@@ -6,12 +6,14 @@ v_k, which starts from the first model the client receives.
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 
 from efl.algorithms.base import LocalWork, Uploads
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.settings import NonNegative
 
 
@@ -19,6 +21,7 @@ from efl.settings import NonNegative
 class Ditto(FedAvg):
     """FedAvg's server; ``proximity`` is the paper's λ: 0 trains every client alone, much gives the global model."""
 
+    search_space: ClassVar[SearchSpace] = {"proximity": Range(1e-3, 3.0)}
     proximity: NonNegative = 0.1
 
     @property

@@ -17,6 +17,7 @@ from torch import Tensor
 from efl.algorithms.base import LocalWork, RoundSettings, ServerState, Step, Update
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.settings import NonNegative, Positive
 from efl.training.local_work import vector
 from efl.wire import Payload
@@ -33,6 +34,11 @@ class FedAMP(FedAvg):
     """
 
     scalable: ClassVar[bool] = False
+    search_space: ClassVar[SearchSpace] = {
+        "attraction": Range(1e-3, 1.0),
+        "distance": Range(1.0, 1000.0),
+        "proximity": Range(1e-3, 3.0),
+    }
     attraction: Positive = 0.01
     distance: Positive = 30.0
     proximity: NonNegative = 0.1

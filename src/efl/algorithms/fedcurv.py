@@ -18,6 +18,7 @@ from efl.algorithms.base import LocalWork, Part, Parts, RoundSettings, ServerSta
 from efl.algorithms.components.fields import full_fields, received, summed
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.settings import Count, NonNegative
 from efl.wire import Field
 
@@ -34,6 +35,7 @@ class FedCurv(FedAvg):
     """
 
     scalable: ClassVar[bool] = False
+    search_space: ClassVar[SearchSpace] = {"curvature": Range(1e-3, 1.0)}
     curvature: NonNegative = 0.05
     fisher: Literal["empirical", "true"] = "empirical"
     fisher_samples: Count = 256

@@ -9,6 +9,7 @@ arrived when it is sampled again; if it did not, g_k is as it was before, so tha
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from efl.algorithms.base import LocalWork, RoundSettings, ServerState, Step, Upd
 from efl.algorithms.components.reduction import averaged_increment, delta_of
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.algorithms.transform import Transform
 from efl.settings import Positive
 from efl.wire import Payload
@@ -44,6 +46,7 @@ class MeanGradient(Transform):
 class FedDyn(FedAvg):
     """``strength`` is the paper's α."""
 
+    search_space: ClassVar[SearchSpace] = {"strength": Range(1e-3, 1.0)}
     strength: Positive = 0.1
 
     @property

@@ -13,6 +13,7 @@ from efl.algorithms.base import Presets, RoundSettings, Update
 from efl.algorithms.compression.codec import Codec
 from efl.algorithms.compression.quantise import EightBit
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.algorithms.vrlsgd import VRLSGD
 from efl.settings import Positive
 
@@ -24,6 +25,7 @@ class FedGATE(VRLSGD):
     """``server_rate`` is the paper's γ; ``compression`` of uploads: ``none``, or a ``byte`` per parameter."""
 
     presets: ClassVar[Presets] = {"compressed": COMPRESSED}
+    search_space: ClassVar[SearchSpace] = {"server_rate": Range(0.3, 3.0)}
     server_rate: Positive = 1.0
     compression: Literal["none", "byte"] = "none"
 

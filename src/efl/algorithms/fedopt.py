@@ -5,9 +5,11 @@ Clients are FedAvg's. What the server does with the mean of their displacements 
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.algorithms.transform import Transform
 from efl.algorithms.transforms.server_optimisers import (
     Decay,
@@ -23,6 +25,10 @@ from efl.settings import Positive
 class FedAvgM(FedAvg):
     """``server_rate`` is η_s, ``server_momentum`` β."""
 
+    search_space: ClassVar[SearchSpace] = {
+        "server_rate": Range(0.1, 3.0),
+        "server_momentum": Range(0.0, 0.95, log=False),
+    }
     server_rate: Positive = 1.0
     server_momentum: Decay = 0.9
 
@@ -36,6 +42,7 @@ class FedAvgM(FedAvg):
 class FedAdagrad(FedAvg):
     """``server_rate`` is η_s, ``tau`` τ, the degree of adaptivity."""
 
+    search_space: ClassVar[SearchSpace] = {"server_rate": Range(1e-3, 1.0), "tau": Range(1e-4, 0.1)}
     server_rate: Positive = 0.1
     beta1: Decay = 0.0
     tau: Positive = 1e-3
@@ -50,6 +57,7 @@ class FedAdagrad(FedAvg):
 class FedAdam(FedAvg):
     """``server_rate`` is η_s, ``beta1`` and ``beta2`` are the decays, ``tau`` is τ, the degree of adaptivity."""
 
+    search_space: ClassVar[SearchSpace] = {"server_rate": Range(1e-3, 1.0), "tau": Range(1e-4, 0.1)}
     server_rate: Positive = 0.1
     beta1: Decay = 0.9
     beta2: Decay = 0.99

@@ -8,10 +8,12 @@ Any other algorithm can be run so: [model] ``personal`` names what stays with cl
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from efl.algorithms.base import LocalWork, Uploads
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.models import LAST_LAYER
 from efl.settings import Probability
 from efl.training.step import PLAIN
@@ -35,6 +37,7 @@ class FedPer(FedAvg):
 class FedRep(FedPer):
     """``head`` is the share of the E steps that go to a client's own layers, before the common ones."""
 
+    search_space: ClassVar[SearchSpace] = {"head": Range(0.1, 0.9, log=False)}
     head: Probability = 0.5
 
     @property

@@ -5,13 +5,14 @@ solutions of stragglers, unscaled; ``incomplete="drop"`` gives the proximal term
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
 from efl.algorithms.base import LocalWork, Step
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.algorithms.transform import Transform
 from efl.settings import NonNegative
 
@@ -20,6 +21,7 @@ from efl.settings import NonNegative
 class FedProx(FedAvg):
     """FedAvg's server; ``proximity`` is the paper's μ."""
 
+    search_space: ClassVar[SearchSpace] = {"proximity": Range(1e-3, 1.0)}
     proximity: NonNegative = 0.1
     incomplete: Literal["use", "drop"] = "use"
 

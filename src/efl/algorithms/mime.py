@@ -23,6 +23,7 @@ from efl.algorithms.base import LocalWork, Part, Parts, Presets, RoundSettings, 
 from efl.algorithms.components.reduction import weighted_sum
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.training.local_work import vector
 from efl.wire import Dense
 
@@ -35,6 +36,7 @@ class Mime(FedAvg):
 
     scalable: ClassVar[bool] = False
     presets: ClassVar[Presets] = {"lite": LITE}
+    search_space: ClassVar[SearchSpace] = {"momentum": Range(0.0, 0.95, log=False)}
     momentum: Annotated[float, Constraint(ge=0, lt=1)] = 0.7
     correction: bool = True
 

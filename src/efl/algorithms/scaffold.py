@@ -10,7 +10,7 @@ lost is sent again with the next one, so that c stays Σ p^k c_k.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from efl.algorithms.base import LocalWork, Part, Parts, RoundSettings, ServerSta
 from efl.algorithms.components.reduction import weighted_sum
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.settings import Positive
 from efl.training.local_work import vector
 from efl.wire import Dense
@@ -28,6 +29,7 @@ from efl.wire import Dense
 class Scaffold(FedAvg):
     """``server_rate`` is the paper's η_g; ``control`` where c_k comes from, the ``path`` (II) or its ``start`` (I)."""
 
+    search_space: ClassVar[SearchSpace] = {"server_rate": Range(0.3, 3.0)}
     server_rate: Positive = 1.0
     control: Literal["path", "start"] = "path"
 

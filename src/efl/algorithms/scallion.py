@@ -10,6 +10,7 @@ SCAFFOLD here. A client whose last reply was lost takes it back, so that c stays
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from efl.algorithms.compression.codec import Codec, TwoWay, Uncompressed
 from efl.algorithms.compression.lattice import StochasticLattice
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.algorithms.transform import Transform
 from efl.settings import Density, Positive
 from efl.training.local_work import vector
@@ -62,6 +64,7 @@ class Scallion(FedAvg):
         step: Of the stochastic rounding, in units of the root mean square of an increment's entries.
     """
 
+    search_space: ClassVar[SearchSpace] = {"gain": Range(0.05, 1.0), "server_rate": Range(0.3, 3.0)}
     gain: Density = 0.25
     server_rate: Positive = 1.0
     step: Positive = 1.0

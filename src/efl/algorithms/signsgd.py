@@ -12,6 +12,7 @@ from efl.algorithms.compression.codec import Codec
 from efl.algorithms.compression.signs import MajorityVote
 from efl.algorithms.fedavg import FedAvg
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.search import Range, SearchSpace
 from efl.settings import Positive
 
 
@@ -20,6 +21,7 @@ class SignSGD(FedAvg):
     """``step`` is what every parameter moves in a round, in units of η: δ = step · η."""
 
     scalable: ClassVar[bool] = False
+    search_space: ClassVar[SearchSpace] = {"step": Range(0.02, 2.0)}
     step: Positive = 0.2
 
     @property

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from efl import __version__
-from efl.cli import bench, data, deploy, listing, paper, runs, watch
+from efl.cli import bench, data, deploy, listing, paper, runs, tune, watch
 from efl.cli.options import say
 from efl.cli.output import output
 from efl.errors import UserError, machine_failure
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning for clients that are unlike each other and unreliable.",
 )
-for command in (runs.run, runs.resume, runs.compare, runs.report, watch.watch):
+for command in (runs.run, runs.resume, runs.compare, tune.tune, runs.report, watch.watch):
     app.command()(command)
 for group in (paper, data, deploy, bench):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2])

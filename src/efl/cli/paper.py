@@ -1,12 +1,13 @@
 """efl paper."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from efl.cli.options import OutOption, QuietOption, WorkersOption, say
+from efl.cli.options import OutOption, QuietOption, SetOption, WorkersOption, say
 from efl.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,13 +19,23 @@ ScaleOption = Annotated[
     Literal["smoke", "small", "full"], typer.Option(help="smoke: seconds; full: what docs/theory.md shows.")
 ]
 StudyScaleOption = Annotated[
-    Literal["smoke", "small", "full"],
-    typer.Option(help="smoke: a minute, on stand-ins; small: real data, reduced; full: the paper's setting, days."),
+    Literal["smoke", "small", "medium", "full"],
+    typer.Option(
+        help="smoke: a minute, on stand-ins; small: real data, reduced; medium: hours; full: the paper's setting, days."
+    ),
 ]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Seeds, none of which was used to choose a setting.")]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Fewer rounds than the cases have.")]
 DatasetsOption = Annotated[
     str | None, typer.Option(help="Only these columns, separated by commas; the others can be added later.")
+]
+MethodsOption = Annotated[
+    str | None,
+    typer.Option(help="Only these rows, by their names, separated by commas; the others can be added later."),
+]
+StudySeedsOption = Annotated[int | None, typer.Option(min=1, help="Seeds; default: as the scale has it.")]
+TrialsOption = Annotated[
+    int | None, typer.Option(min=1, help="Budget of each search, in runs; 1: none. Default: as the scale has it.")
 ]
 
 app = typer.Typer(no_args_is_help=True, help="Tables and figures of the paper, and what we changed in it.")
@@ -132,14 +143,19 @@ def table1(scale: ScaleOption = "full", out: OutOption = None) -> None:
 def table3(
     scale: StudyScaleOption = "small",
     datasets: DatasetsOption = None,
+    methods: MethodsOption = None,
+    seeds: StudySeedsOption = None,
+    trials: TrialsOption = None,
+    set_: SetOption = None,
     out: OutOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Six methods on four data sets, tuned alike: best mean accuracies of own and global models."""
+    """Methods on four data sets, tuned alike: accuracy, bytes, and time on slow links."""
     from efl.paper import table3 as table
 
-    plan = table.study(scale, _named(datasets, table.DATASETS))
+    plan = table.study(scale, _named("datasets", datasets, table.datasets(scale)))
+    plan = _restricted(plan, methods, seeds, trials, set_)
     _build_up(plan, scale, out, workers, quiet, lambda results, where: table.write(plan, results, where))
 
 
@@ -150,6 +166,10 @@ def _figure(name: str, what: str) -> None:
     def figure(
         scale: StudyScaleOption = "small",
         datasets: DatasetsOption = None,
+        methods: MethodsOption = None,
+        seeds: StudySeedsOption = None,
+        trials: TrialsOption = None,
+        set_: SetOption = None,
         out: OutOption = None,
         workers: WorkersOption = None,
         quiet: QuietOption = False,
@@ -158,7 +178,8 @@ def _figure(name: str, what: str) -> None:
 
         make = figures.FIGURES[name]
         names = [setting.name.removeprefix("for ").partition(",")[0] for setting in make(scale).study.settings]
-        drawn = make(scale, _named(datasets, list(dict.fromkeys(names))))
+        drawn = make(scale, _named("datasets", datasets, list(dict.fromkeys(names))))
+        drawn = replace(drawn, study=_restricted(drawn.study, methods, seeds, trials, set_))
         _build_up(drawn.study, scale, out, workers, quiet, lambda results, where: figures.write(drawn, results, where))
 
 
@@ -167,13 +188,24 @@ _figure("figure2", "What the elastic term brings: no elasticity against the best
 _figure("figure3", "Few clients per round: EFL against FedAvg.")
 
 
-def _named(datasets: str | None, known: Sequence[str]) -> Sequence[str]:
-    """The data sets chosen, in the order of the paper."""
-    chosen = [name.strip() for name in datasets.split(",")] if datasets else list(known)
+def _named(option: str, said: str | None, known: Sequence[str]) -> Sequence[str]:
+    """The names chosen, in the order of the paper."""
+    chosen = [name.strip() for name in said.split(",")] if said else list(known)
     for name in chosen:
         if name not in known:
-            raise UserError(f"--datasets: unknown {name!r}; choose among {', '.join(known)}")
+            raise UserError(f"--{option}: unknown {name!r}; choose among {', '.join(known)}")
     return [name for name in known if name in chosen]
+
+
+def _restricted(
+    study: "Study", methods: str | None, seeds: int | None, trials: int | None, set_: list[str] | None
+) -> "Study":
+    """A study with some of its rows, other seeds and searches, and keys of its experiments set."""
+    rows = _named("methods", methods, [method.name for method in study.methods])
+    study = replace(study, methods=[method for method in study.methods if method.name in rows])
+    settings = [setting.changed(set_ or []) for setting in study.settings]
+    effort = replace(study.effort, trials=trials or study.effort.trials)
+    return replace(study, settings=settings, seeds=seeds or study.seeds, effort=effort)
 
 
 def _build_up(
@@ -186,11 +218,17 @@ def _build_up(
 ) -> None:
     """Make the runs that are missing of a study, and write its table and pictures."""
     from efl.paper.study import run
-    from efl.runs.directory import refuse_run_directory
+    from efl.runs.directory import RunDirectory, refuse_run_directory
 
     where = out or Path("runs") / f"{study.name}-{scale}"
     refuse_run_directory(where)
-    results = run(study, where, workers, quiet=quiet)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        with RunDirectory(where).in_use():
+            results = run(study, where, workers, quiet=quiet, say=(lambda text: None) if quiet else say)
+    except KeyboardInterrupt:
+        say("Stopped. Go on with the same command")
+        raise typer.Exit(130) from None
     say(write(results, where))
     say(f"Table, figures and results.jsonl: {where}")
 

@@ -15,6 +15,7 @@ from efl.models.registry import NETWORKS
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and number of blocks
 EXPANSION = 4
 GROUPS = 32
+SMALL = ((32, 1), (64, 1), (128, 1))
 
 
 @NETWORKS.register("resnet50")
@@ -33,6 +34,12 @@ def resnet50(task: Task, stages: Sequence[tuple[int, int]] = STAGES) -> nn.Modul
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return network
+
+
+@NETWORKS.register("resnet_small")
+def resnet_small(task: Task) -> nn.Module:
+    """Three bottleneck blocks in place of 16, half as wide: half a million parameters."""
+    return resnet50(task, SMALL)
 
 
 class Bottleneck(nn.Module):

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from efl.algorithms.search import Range, SearchSpace
+
 FIRST_EDITION: Mapping[str, Any] = {
     "density_up": 0.01,
     "density_down": 0.01,
@@ -33,3 +35,4 @@ PRIVATE: Mapping[str, Any] = {  # fields and memories would need noise of their 
     "step_up": 1.0,  # rounding makes an update longer, and only its length is hidden by noise: it has to be fine
     "step_down": 2.0,
 }
+SEARCHED: SearchSpace = {"elasticity": Range(0.01, 3.0)}  # bytes are a budget, and all else follows from it
