@@ -63,9 +63,9 @@ DATA: Mapping[ScaleName, Mapping[str, Tables]] = {
     },
     "medium": {
         "mnist": _tables("mnist", "classes:2", "cnn", rounds=300, learning_rate=0.1),
-        "emnist": _tables("emnist", "classes:10", "resnet_small", rounds=100, learning_rate=0.05),
-        "cifar100": _tables("cifar100", "classes:2", "cnn", rounds=200, learning_rate=0.05, local_steps=40),
-        "cifar100 vgg11": _tables("cifar100", "classes:2", "vgg11_gn", rounds=100, learning_rate=0.05),
+        "emnist": _tables("emnist", "classes:10", "resnet_small", rounds=60, learning_rate=0.05),
+        "cifar100": _tables("cifar100", "classes:2", "cnn", rounds=100, learning_rate=0.05, local_steps=40),
+        "cifar100 vgg11": _tables("cifar100", "classes:2", "vgg11_gn", rounds=60, learning_rate=0.05),
         "sent140": _tables("sent140", "natural", "sentiment_lstm", rounds=100, learning_rate=1.0),
         "shakespeare": _tables("shakespeare", "natural", "char_lstm", 300, rounds=1200, evaluations=1, **_SNIPPETS),
     },

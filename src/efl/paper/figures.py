@@ -51,15 +51,14 @@ def figure1(scale: ScaleName, datasets: Sequence[str] = ("cifar100", "emnist")) 
     """Accuracy where clients are alike and where they hold few classes each, by rounds and by work; personalised."""
     few = {"smoke": ("classes:2",), "small": ("classes:5",), "full": ("classes:20", "classes:5")}
     medium = {"cifar100": ("classes:10", "classes:5", "classes:2"), "emnist": ("classes:30", "classes:10")}
-    network = {"model": {"name": "vgg11_gn"}} if scale == "medium" else {}  # the others have one already
+    sizes = {name: f"{name} vgg11" if (scale, name) == ("medium", "cifar100") else name for name in datasets}
     settings = [
         setting(
             scale,
-            name,
+            sizes[name],
             f"{name}, {partition}",
             federation={"partition": partition},
-            training={"evaluate_personalised_every": max(1, DATA[scale][name]["training"]["rounds"] // 6)},
-            **(network if name == "cifar100" else {}),
+            training={"evaluate_personalised_every": max(1, DATA[scale][sizes[name]]["training"]["rounds"] // 6)},
         )
         for name in datasets
         for partition in ("iid", *(medium[name] if scale == "medium" else few[scale]))

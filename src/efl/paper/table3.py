@@ -49,7 +49,7 @@ NEARLY = 0.95  # of the best, the target of bytes and time
 SIZES: Mapping[ScaleName, tuple[int, Effort]] = {
     "smoke": (1, Effort(2, 2, 1, 0)),
     "small": (1, Effort(6, 30, 2, 1)),
-    "medium": (3, Effort(8, 60, 2, 1)),
+    "medium": (3, Effort(6, 40, 1, 1)),
     "full": (3, Effort(12, 100, 3, 2)),
 }
 
