@@ -18,6 +18,7 @@ from efl.algorithms.fitting import privacy_of
 from efl.config import CUSTOM, Experiment
 from efl.errors import UserError
 from efl.fleet import Fleet
+from efl.flower.activity import ActivityFile
 from efl.flower.config import MakeModel, experiment_of, fleet_of
 from efl.flower.mailbox import Log, Mailbox
 from efl.flower.transport import FlowerTransport
@@ -97,7 +98,8 @@ def build_server(
     model = flat_model(make_model(experiment), experiment, algorithm)
     check_private(model, algorithm)
     registry = Registry(clients, network.patience, directory.path / "clients.json")
-    mailbox = Mailbox(grid, registry, run_name(directory.name), network.deadline, log, rejoin=network.rejoin)
+    name, note = run_name(directory.name), ActivityFile(directory.path)
+    mailbox = Mailbox(grid, registry, name, network.deadline, log, rejoin=network.rejoin, note=note)
     return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
