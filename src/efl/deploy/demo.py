@@ -36,9 +36,9 @@ def run_demo(
         with terminates_by_interrupt(), LocalNetwork(work, secure) as network:
             say(f"SuperLink on port {network.port}, {'TLS, every node with a key' if secure else 'nothing encrypted'}")
             network.start_superlink()
+            if secure:
+                network.register(*range(nodes))
             for client in range(nodes):
-                if secure:
-                    network.register(client)
                 network.start_node(client)
             for line in network.run_app(folder):
                 say(line)

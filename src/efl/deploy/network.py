@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Container
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from efl.deploy.certificates import make_certificates, make_node_key
@@ -20,10 +22,15 @@ class LocalNetwork(Server):
         super().__init__(directory, make_certificates(directory / "keys") if secure else None, free_port())
         self._nodes: dict[str, tuple[ClientNode, dict[str, str]]] = {}  # and their environments
 
-    def register(self, client: int, name: str | None = None) -> None:
-        """Make a node's key and register it by the client's name."""
-        _, public = make_node_key(self.directory / "keys", name or f"{NAME}{client}")
-        self.command("supernode", "register", str(public), CONNECTION, "--name", f"{NAME}{client}")
+    def register(self, *clients: int) -> None:
+        """Make these clients' keys and register them by their names, as many at a time as there are processors."""
+
+        def register(client: int) -> None:
+            _, public = make_node_key(self.directory / "keys", f"{NAME}{client}")
+            self.command("supernode", "register", str(public), CONNECTION, "--name", f"{NAME}{client}")
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(register, clients))
 
     def start_node(
         self, client: int, *, name: str | None = None, secure: bool = True, state: Path | None = None

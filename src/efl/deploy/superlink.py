@@ -178,7 +178,7 @@ class Server:
 
 
 def flwr(directory: Path, *arguments: str) -> str:
-    """What ``flwr ARGUMENTS`` prints, for the SuperLink that keeps its state in ``directory``; `UserError` if it fails."""
+    """What ``flwr ARGUMENTS`` prints about the SuperLink whose state is in ``directory``; `UserError` if it fails."""
     try:
         done = subprocess.run(
             [str(scripts() / "flwr"), *arguments],
@@ -198,7 +198,7 @@ def flwr(directory: Path, *arguments: str) -> str:
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """For processes of Flower: its commands are found, its configuration is in ``home``, nothing is asked for outside."""
+    """For processes of Flower: they find its commands and their configuration in ``home``, and call nobody outside."""
     path = f"{scripts()}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
 
