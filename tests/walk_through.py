@@ -10,7 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+
+from efl.processes import end_with_parent
 
 BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 NOTE = re.compile(r"<!-- not run: (.+) -->\n *$")
@@ -49,14 +52,13 @@ class WalkThrough:
         return self
 
     def __exit__(self, *_):
-        for process in self.staying.values():
-            os.killpg(process.pid, signal.SIGTERM)
-        for process in self.staying.values():
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in self.staying.values():
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            for process in self.staying.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
 
     @property
     def variables(self):
@@ -113,6 +115,7 @@ class WalkThrough:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
 
     def _environment(self, machine):

@@ -37,6 +37,7 @@ HOSTILE, STOPPED, FULL, FLAPPING = 0, 1, 2, (3, 4, 5)
 UP, DOWN = (20.0, 60.0), (5.0, 40.0)  # seconds that flapping nodes are there, and away
 MANAGED = 2.0  # seconds after which a service manager starts again what has ended
 PARTITION = "classes:5"
+MISSING = (HOSTILE, STOPPED, FULL)  # clients of which hardly anything comes
 TRAINING: dict[str, Any] = {"cohort": COHORT, "local_steps": 20, "batch_size": 20, "learning_rate": 0.1, "seed": 0}
 LIES = """
 import os
@@ -51,14 +52,29 @@ if os.environ.get("EFL_HOSTILE"):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: rounds, seconds, accuracy on the honest clients' test data with and without chaos."""
+    """How a run ended: rounds, seconds, accuracy on the honest clients' test data with and without chaos.
+
+    Attributes:
+        rounds: Rounds done.
+        seconds: How long they took.
+        accuracy: The mean accuracy over the honest clients.
+        undisturbed: The same of a simulation in which nothing goes wrong.
+        excluded: The same of one that never had the clients that lie, are stopped or have a full disk: their data are
+            missing whatever a server does.
+        counted: How many updates of each client were used.
+        rejected: Why replies were rejected, and how often.
+        late: Clients that were asked and of whom nothing came.
+        flaps: How often nodes went away.
+    """
 
     rounds: int
     seconds: float
     accuracy: float
     undisturbed: float
+    excluded: float
     counted: Counter[int]
     rejected: Counter[str]
+    late: Counter[int]
     flaps: int
 
     @property
@@ -70,14 +86,22 @@ class Outcome:
         reasons = "".join(f"\n  {number} x {why}" for why, number in self.rejected.most_common())
         return (
             f"{self.rounds} rounds in {self.seconds:.0f} s, nodes went away {self.flaps} times\n"
-            f"accuracy of honest clients: {100 * self.accuracy:.1f} %, undisturbed {100 * self.undisturbed:.1f} %\n"
-            f"updates used by client: {dict(sorted(self.counted.items()))}\nrejected:{reasons}"
+            f"accuracy of honest clients: {100 * self.accuracy:.1f} %, undisturbed {100 * self.undisturbed:.1f} %, "
+            f"without clients {HOSTILE}, {STOPPED} and {FULL} {100 * self.excluded:.1f} %\n"
+            f"updates used by client: {dict(sorted(self.counted.items()))}\n"
+            f"requests without a reply: {dict(sorted(self.late.items()))}\nrejected:{reasons}"
         )
 
 
 def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome:
-    """A network with chaos, and a simulation without."""
-    training = {**TRAINING, "rounds": rounds, "evaluate_every": rounds, "evaluate_personalised_every": "never"}
+    """A network with chaos, and simulations without, all of them defended."""
+    training = {
+        **TRAINING,
+        "robust": "default",
+        "rounds": rounds,
+        "evaluate_every": rounds,
+        "evaluate_personalised_every": "never",
+    }
     sections = {"federation": {"clients": NODES, "partition": PARTITION}, "training": training}
     network = {"deadline": deadline, "margin": deadline / 5, "rejoin": 5.0, "start_timeout": 4 * deadline}
     with tempfile.TemporaryDirectory(prefix="efl-chaos-") as folder, _full_disk(Path(folder) / "full") as full:
@@ -94,9 +118,16 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
         why = Counter(
             f"client {c}: {text[:60]}" for record in history for c, text in record.get("rejected", {}).items()
         )
+        late = Counter(
+            int(c)
+            for record in history
+            for c in record["clients"]
+            if int(c) not in record["aggregated"] and c not in record.get("rejected", {})
+        )
         disturbed = _accuracy(load_model(out, _network()))
-    undisturbed = _accuracy(run(parse(sections)).model)
-    return Outcome(len(history), seconds, disturbed, undisturbed, counted, why, chaos.flaps)
+    never = {"fleet": {"arrivals": [[rounds, list(MISSING)]]}}
+    undisturbed, excluded = (_accuracy(run(parse({**sections, **fleet})).model) for fleet in ({}, never))
+    return Outcome(len(history), seconds, disturbed, undisturbed, excluded, counted, why, late, chaos.flaps)
 
 
 class Chaos:
