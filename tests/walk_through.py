@@ -87,10 +87,10 @@ class WalkThrough:
         return said
 
     def _shorten(self, machine):
-        """Of an app that was just made: two rounds."""
+        """Of an app that was just made: one round."""
         project = self.machines / machine / "app" / "pyproject.toml"
         if project.exists():
-            project.write_text(re.sub(r"^(rounds|evaluate_every) = \d+", r"\1 = 2", project.read_text(), flags=re.M))
+            project.write_text(re.sub(r"^(rounds|evaluate_every) = \d+", r"\1 = 1", project.read_text(), flags=re.M))
 
     def _execute(self, machine, commands):
         done = subprocess.run(

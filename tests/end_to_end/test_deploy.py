@@ -29,7 +29,7 @@ from efl.deploy.superlink import SUPERLINK
 from efl.deploy.supervisor import Supervisor
 from efl.storage import read_state
 
-ROUNDS = 4
+ROUNDS = 3
 SETTINGS = {
     "federation": {"clients": 5, "partition": "classes:2"},
     "training": {"rounds": ROUNDS, "cohort": 5, "local_steps": 5, "evaluate_every": ROUNDS},
@@ -78,13 +78,13 @@ class Supervised:
         self.threads[0].start()
 
     def _manage(self):
-        while not self.over.wait(2.0):
+        while not self.over.wait(5.0):  # as long as systemd waits
             self.network.revive()
 
     def manage_nodes(self):
         self.threads[1].start()
 
-    def wait_for(self, text, after=0, seconds=180):
+    def wait_for(self, text, after=0, seconds=300):
         """Until a line is said that is not among the first ``after``; when it was."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -106,10 +106,11 @@ def start(network, client, journal):
     network.start_node(client)
 
 
-def wait_until_worked(folder, seconds=90):
+def wait_until_worked(folder, seconds=300):
     """Until a client has done its work of a round; its reply may not have left yet."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not list(folder.glob("*.npz")):
+    while not list(folder.glob("*.npz")):
+        assert time.monotonic() < end, f"{folder}: nothing"
         time.sleep(0.02)
 
 
@@ -143,7 +144,7 @@ def kill(run, network, nodes, *others):
     kill_nodes(network, nodes)
     for other in others:
         other(network)
-    return run.wait_for("resumed after round", before) - killed
+    return run.wait_for("efl on the clients' data", before) - killed
 
 
 @pytest.mark.long
@@ -164,18 +165,17 @@ def test_a_network_in_which_about_everything_is_killed_comes_to_the_simulations_
         network.start_node(0, name="client-4")  # says it is client 0, was registered as client 4
         run.wait_for("says it is client 0, but was registered as client-4")
         started = run.wait_for("waiting for clients") - run.began
-        run.wait_for("round 1/")
+        wait_until_worked(journal / "1" / "0")  # its reply may not have left yet
         for name in ("stranger", "plain", "client-4"):
             network.kill(name)
         run.manage_nodes()
-        wait_until_worked(journal / "1" / "1")  # its reply may not have left yet
         healed = [kill(run, network, (0, 1), kill_server_app)]
         start(network, 4, journal)  # a newcomer
-        wait_until_worked(journal / "2" / "2")
+        wait_until_worked(journal / "2" / "1")
         healed += [kill(run, network, (2, 3), kill_superlink)]
-        wait_until_worked(journal / "0" / "3")
+        wait_until_worked(journal / "0" / "2")
         healed += [kill(run, network, range(4), kill_server_app, kill_superlink)]
-        assert run.end(240), run.lines
+        assert run.end(300), run.lines
         processes = list(network.processes.values())
     print(f"started in {started:.0f} s, healed in {', '.join(f'{one:.0f}' for one in healed)} s")
     print(*(f"{at - run.began:6.1f} {line}" for at, line in run.lines), sep="\n")
@@ -263,7 +263,7 @@ def test_the_walk_through_works_as_written(tmp_path):
         assert f"{Path('server/runs/flower')}: running, " in said
         walk.wait_for((run / "summary.json").exists)
         walk.wait_for(lambda: walk.staying["server"].poll() == 0)
-        assert "finished, 2 of 2 rounds" in walk.run(*blocks[-1])
+        assert "finished, 1 of 1 rounds" in walk.run(*blocks[-1])
     assert json.loads((run / "summary.json").read_text())["clients"] == 3
     assert "Finished: " in walk.log("server")
 

@@ -103,14 +103,14 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
         "evaluate_personalised_every": "never",
     }
     sections = {"federation": {"clients": NODES, "partition": PARTITION}, "training": training}
-    network = {"deadline": deadline, "margin": deadline / 5, "rejoin": 5.0, "start_timeout": 4 * deadline}
+    network = {"deadline": deadline, "margin": deadline / 5, "rejoin": 5.0, "wait_for": NODES}
     with tempfile.TemporaryDirectory(prefix="efl-chaos-") as folder, _full_disk(Path(folder) / "full") as full:
         out = Path(folder) / "run"
         app = prepare_app(Path(folder) / "app", out, NODES, {**sections, "network": network})
         client_app = app / "federated" / "client_app.py"
         client_app.write_text(LIES + client_app.read_text())
         began = time.monotonic()
-        with LocalNetwork(Path(folder) / "network") as nodes, Chaos(nodes, full) as chaos:
+        with LocalNetwork(Path(folder) / "network") as nodes, Chaos(nodes, full, out / "metrics.jsonl") as chaos:
             Supervisor(nodes, app, say).serve()
         seconds = time.monotonic() - began
         history = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -131,10 +131,18 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
 
 
 class Chaos:
-    """Starts the nodes of a network once it is up, and disturbs them in the background."""
+    """Starts the nodes of a network once it is up, and disturbs them in the background.
 
-    def __init__(self, network: LocalNetwork, full: Path) -> None:
-        self.network, self.full, self.flaps = network, full, 0
+    Nodes come and go as soon as all have come: who arrives later is another matter, and starts the learning rate over.
+
+    Args:
+        network: The network.
+        full: A disk that is full.
+        begun: A file that is there once the first round has begun.
+    """
+
+    def __init__(self, network: LocalNetwork, full: Path, begun: Path) -> None:
+        self.network, self.full, self.begun, self.flaps = network, full, begun, 0
         self._over, self._random = threading.Event(), Random(0)
         self._thread = threading.Thread(target=self._disturb, daemon=True)
 
@@ -151,10 +159,12 @@ class Chaos:
             with suppress(UserError):
                 self.network.wait_until_up()
                 break
+        self.network.register(*range(NODES))
         for client in range(NODES):
             self.network.environment["EFL_HOSTILE"] = "yes" if client == HOSTILE else ""
-            self.network.register(client)
             self.network.start_node(client, state=self.full if client == FULL else None)
+        while not self.begun.exists() and not self._over.wait(MANAGED):
+            self.network.revive()
         turns = {client: time.monotonic() + self._random.uniform(*UP) for client in FLAPPING}
         away: set[int] = set()
         stopping = time.monotonic() + UP[1]

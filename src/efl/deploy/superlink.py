@@ -35,6 +35,7 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds until an app's process is started; otherwise up to one
     "PYTHONUNBUFFERED": "1",
 }
 
