@@ -133,16 +133,16 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
 class Chaos:
     """Starts the nodes of a network once it is up, and disturbs them in the background.
 
-    Nodes come and go as soon as all have come: who arrives later is another matter, and starts the learning rate over.
+    Nodes come and go once all have come and a round is over: who arrives later is another matter, and starts the learning rate over.
 
     Args:
         network: The network.
         full: A disk that is full.
-        begun: A file that is there once the first round has begun.
+        metrics: The file that has a line for each round.
     """
 
-    def __init__(self, network: LocalNetwork, full: Path, begun: Path) -> None:
-        self.network, self.full, self.begun, self.flaps = network, full, begun, 0
+    def __init__(self, network: LocalNetwork, full: Path, metrics: Path) -> None:
+        self.network, self.full, self.metrics, self.flaps = network, full, metrics, 0
         self._over, self._random = threading.Event(), Random(0)
         self._thread = threading.Thread(target=self._disturb, daemon=True)
 
@@ -163,7 +163,7 @@ class Chaos:
         for client in range(NODES):
             self.network.environment["EFL_HOSTILE"] = "yes" if client == HOSTILE else ""
             self.network.start_node(client, state=self.full if client == FULL else None)
-        while not self.begun.exists() and not self._over.wait(MANAGED):
+        while not (self.metrics.exists() and self.metrics.stat().st_size) and not self._over.wait(MANAGED):
             self.network.revive()
         turns = {client: time.monotonic() + self._random.uniform(*UP) for client in FLAPPING}
         away: set[int] = set()
