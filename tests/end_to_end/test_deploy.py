@@ -60,7 +60,10 @@ def written_down(self, work, on_sent=None):
     entry = {"had": left + whole - made, "made": made, "sent": whole, "left": left}
     folder = os.path.join(os.environ["EFL_JOURNAL"], str(work.settings.round))
     os.makedirs(folder, exist_ok=True)
-    np.savez(os.path.join(folder, f"{time.time_ns()}.npz"), **{k: np.asarray(v) for k, v in entry.items()})
+    part = os.path.join(folder, f"{time.time_ns()}.part")
+    with open(part, "wb") as file:
+        np.savez(file, **{k: np.asarray(v) for k, v in entry.items()})
+    os.rename(part, part.removesuffix("part") + "npz")  # it may be killed at any moment
     return sent
 
 
