@@ -36,6 +36,7 @@ SETTINGS = {
     "algorithm": {"name": "efl", "density_up": 0.05, "density_down": 0.05},
     "network": {"deadline": 300.0, "margin": 10.0, "wait_for": 4, "rejoin": 200.0},
 }
+NOTICED = 20.0  # seconds until Flower has noticed that a node is gone
 HEALED = 60.0  # seconds within which a run goes on, on a machine that starts one as quickly as `USUAL`
 USUAL = 30.0  # seconds from nothing to a server's app that waits for clients
 # Every work of a client is written down: what it had, what it made, what it sent, what is left.
@@ -81,8 +82,16 @@ class Supervised:
         self.threads[0].start()
 
     def _manage(self):
-        while not self.over.wait(5.0):  # as long as systemd waits
-            self.network.revive()
+        """Start nodes again as soon as Flower, which has to notice first that they are gone, lets them in."""
+        ended = {}
+        while not self.over.wait(1.0):
+            now = time.monotonic()
+            for name, process in list(self.network.processes.items()):
+                if process.poll() is not None:
+                    ended.setdefault(name, now)
+            waiting = {name for name, at in ended.items() if now < at + NOTICED}
+            for name in self.network.revive(except_for=waiting):
+                ended.pop(name, None)
 
     def manage_nodes(self):
         self.threads[1].start()

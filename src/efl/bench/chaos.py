@@ -30,6 +30,7 @@ from efl.deploy.supervisor import Supervisor
 from efl.errors import UserError
 from efl.federation import load
 from efl.models import Task, build
+from efl.processes import terminates_by_interrupt
 from efl.rng import Purpose, torch_seed
 
 NODES, COHORT = 10, 5
@@ -104,7 +105,11 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
     }
     sections = {"federation": {"clients": NODES, "partition": PARTITION}, "training": training}
     network = {"deadline": deadline, "margin": deadline / 5, "rejoin": 5.0, "wait_for": NODES}
-    with tempfile.TemporaryDirectory(prefix="efl-chaos-") as folder, _full_disk(Path(folder) / "full") as full:
+    with (
+        terminates_by_interrupt(),
+        tempfile.TemporaryDirectory(prefix="efl-chaos-") as folder,
+        _full_disk(Path(folder) / "full") as full,
+    ):
         out = Path(folder) / "run"
         app = prepare_app(Path(folder) / "app", out, NODES, {**sections, "network": network})
         client_app = app / "federated" / "client_app.py"
@@ -133,7 +138,8 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
 class Chaos:
     """Starts the nodes of a network once it is up, and disturbs them in the background.
 
-    Nodes come and go once all have come and a round is over: who arrives later is another matter, and starts the learning rate over.
+    Nodes come and go once all have come and a round is over: who arrives later is another matter, and starts the
+    learning rate over.
 
     Args:
         network: The network.
