@@ -1,6 +1,6 @@
 """Networks of real processes: one in which about everything is killed, and the walk-through of docs/deploy.md.
 
-Bounded: together five minutes on a slow machine. What happens is waited for; deadlines are for what never happens.
+They took 8:30 and 2:30 on two cores with a load of 13. What happens is waited for; deadlines are for what never does.
 """
 
 import json
