@@ -124,7 +124,7 @@ def test_a_finished_run_is_not_started_again(tmp_path):
 def test_what_the_command_needs_is_said_in_a_line(tmp_path):
     app = prepare_app(tmp_path / "app", tmp_path / "run", 1, {})
     for arguments, said in (
-        ([str(app)], "--keys DIR, with the certificates, or --insecure"),
+        ([str(app)], "--keys DIR, with the certificates (efl deploy keys makes some), or --insecure"),
         ([str(app), "--keys", str(tmp_path)], "ca.pem: no such file"),
         ([str(tmp_path), "--insecure", "--state", str(tmp_path / "s")], "is no app"),
     ):
@@ -139,7 +139,7 @@ def test_units_for_systemd_are_valid(tmp_path):
     assert result.exit_code == 0, result.output
     server, client = tmp_path / "efl-server.service", tmp_path / "efl-client@.service"
     assert "deploy server /srv/app --supervise" in server.read_text()
-    assert "--auth-supernode-private-key /etc/keys/client-%i" in client.read_text()
+    assert "deploy client %i --superlink fl.example.org:8000 --keys /etc/keys" in client.read_text()
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
     for unit in (server, client):

@@ -30,7 +30,7 @@ from efl.deploy.supervisor import Supervisor
 from efl.errors import UserError
 from efl.federation import load
 from efl.models import Task, build
-from efl.processes import needs_linux
+from efl.processes import needs_linux, terminates_by_interrupt
 from efl.rng import Purpose, torch_seed
 
 NODES, COHORT = 10, 5
@@ -38,6 +38,7 @@ HOSTILE, STOPPED, FULL, FLAPPING = 0, 1, 2, (3, 4, 5)
 UP, DOWN = (20.0, 60.0), (5.0, 40.0)  # seconds that flapping nodes are there, and away
 MANAGED = 2.0  # seconds after which a service manager starts again what has ended
 PARTITION = "classes:5"
+MISSING = (HOSTILE, STOPPED, FULL)  # clients of which hardly anything comes
 TRAINING: dict[str, Any] = {"cohort": COHORT, "local_steps": 20, "batch_size": 20, "learning_rate": 0.1, "seed": 0}
 LIES = """
 import os
@@ -52,14 +53,29 @@ if os.environ.get("EFL_HOSTILE"):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: rounds, seconds, accuracy on the honest clients' test data with and without chaos."""
+    """How a run ended: rounds, seconds, accuracy on the honest clients' test data with and without chaos.
+
+    Attributes:
+        rounds: Rounds done.
+        seconds: How long they took.
+        accuracy: The mean accuracy over the honest clients.
+        undisturbed: The same of a simulation in which nothing goes wrong.
+        excluded: The same of one that never had the clients that lie, are stopped or have a full disk: their data are
+            missing whatever a server does.
+        counted: How many updates of each client were used.
+        rejected: Why replies were rejected, and how often.
+        late: Clients that were asked and of whom nothing came.
+        flaps: How often nodes went away.
+    """
 
     rounds: int
     seconds: float
     accuracy: float
     undisturbed: float
+    excluded: float
     counted: Counter[int]
     rejected: Counter[str]
+    late: Counter[int]
     flaps: int
 
     @property
@@ -71,24 +87,36 @@ class Outcome:
         reasons = "".join(f"\n  {number} x {why}" for why, number in self.rejected.most_common())
         return (
             f"{self.rounds} rounds in {self.seconds:.0f} s, nodes went away {self.flaps} times\n"
-            f"accuracy of honest clients: {100 * self.accuracy:.1f} %, undisturbed {100 * self.undisturbed:.1f} %\n"
-            f"updates used by client: {dict(sorted(self.counted.items()))}\nrejected:{reasons}"
+            f"accuracy of honest clients: {100 * self.accuracy:.1f} %, undisturbed {100 * self.undisturbed:.1f} %, "
+            f"without clients {HOSTILE}, {STOPPED} and {FULL} {100 * self.excluded:.1f} %\n"
+            f"updates used by client: {dict(sorted(self.counted.items()))}\n"
+            f"requests without a reply: {dict(sorted(self.late.items()))}\nrejected:{reasons}"
         )
 
 
 def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome:
-    """A network with chaos, and a simulation without."""
+    """A network with chaos, and simulations without, all of them defended."""
     needs_linux("efl bench chaos")
-    training = {**TRAINING, "rounds": rounds, "evaluate_every": rounds, "evaluate_personalised_every": "never"}
+    training = {
+        **TRAINING,
+        "robust": "default",
+        "rounds": rounds,
+        "evaluate_every": rounds,
+        "evaluate_personalised_every": "never",
+    }
     sections = {"federation": {"clients": NODES, "partition": PARTITION}, "training": training}
-    network = {"deadline": deadline, "margin": deadline / 5, "rejoin": 5.0, "start_timeout": 4 * deadline}
-    with tempfile.TemporaryDirectory(prefix="efl-chaos-") as folder, _full_disk(Path(folder) / "full") as full:
+    network = {"deadline": deadline, "margin": deadline / 5, "rejoin": 5.0, "wait_for": NODES}
+    with (
+        terminates_by_interrupt(),
+        tempfile.TemporaryDirectory(prefix="efl-chaos-") as folder,
+        _full_disk(Path(folder) / "full") as full,
+    ):
         out = Path(folder) / "run"
         app = prepare_app(Path(folder) / "app", out, NODES, {**sections, "network": network})
         client_app = app / "federated" / "client_app.py"
         client_app.write_text(LIES + client_app.read_text())
         began = time.monotonic()
-        with LocalNetwork(Path(folder) / "network") as nodes, Chaos(nodes, full) as chaos:
+        with LocalNetwork(Path(folder) / "network") as nodes, Chaos(nodes, full, out / "metrics.jsonl") as chaos:
             Supervisor(nodes, app, say).serve()
         seconds = time.monotonic() - began
         history = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -96,16 +124,32 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
         why = Counter(
             f"client {c}: {text[:60]}" for record in history for c, text in record.get("rejected", {}).items()
         )
+        late = Counter(
+            int(c)
+            for record in history
+            for c in record["clients"]
+            if int(c) not in record["aggregated"] and c not in record.get("rejected", {})
+        )
         disturbed = _accuracy(load_model(out, _network()))
-    undisturbed = _accuracy(run(parse(sections)).model)
-    return Outcome(len(history), seconds, disturbed, undisturbed, counted, why, chaos.flaps)
+    never = {"fleet": {"arrivals": [[rounds, list(MISSING)]]}}
+    undisturbed, excluded = (_accuracy(run(parse({**sections, **fleet})).model) for fleet in ({}, never))
+    return Outcome(len(history), seconds, disturbed, undisturbed, excluded, counted, why, late, chaos.flaps)
 
 
 class Chaos:
-    """Starts the nodes of a network once it is up, and disturbs them in the background."""
+    """Starts the nodes of a network once it is up, and disturbs them in the background.
 
-    def __init__(self, network: LocalNetwork, full: Path) -> None:
-        self.network, self.full, self.flaps = network, full, 0
+    Nodes come and go once all have come and a round is over: who arrives later is another matter, and starts the
+    learning rate over.
+
+    Args:
+        network: The network.
+        full: A disk that is full.
+        metrics: The file that has a line for each round.
+    """
+
+    def __init__(self, network: LocalNetwork, full: Path, metrics: Path) -> None:
+        self.network, self.full, self.metrics, self.flaps = network, full, metrics, 0
         self._over, self._random = threading.Event(), Random(0)
         self._thread = threading.Thread(target=self._disturb, daemon=True)
 
@@ -122,10 +166,12 @@ class Chaos:
             with suppress(UserError):
                 self.network.wait_until_up()
                 break
+        self.network.register(*range(NODES))
         for client in range(NODES):
             self.network.environment["EFL_HOSTILE"] = "yes" if client == HOSTILE else ""
-            self.network.register(client)
             self.network.start_node(client, state=self.full if client == FULL else None)
+        while not (self.metrics.exists() and self.metrics.stat().st_size) and not self._over.wait(MANAGED):
+            self.network.revive()
         turns = {client: time.monotonic() + self._random.uniform(*UP) for client in FLAPPING}
         away: set[int] = set()
         stopping = time.monotonic() + UP[1]

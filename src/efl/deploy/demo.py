@@ -11,12 +11,10 @@ from typing import Any
 import tomli_w
 
 from efl.deploy.network import LocalNetwork
-from efl.deploy.template import write_app
+from efl.deploy.template import CLIENTS, example_partition, write_app
 from efl.errors import UserError
 from efl.processes import terminates_by_interrupt
 from efl.settings import read_toml
-
-DIGITS = 10  # classes of the template's data
 
 
 def run_demo(
@@ -38,9 +36,9 @@ def run_demo(
         with terminates_by_interrupt(), LocalNetwork(work, secure) as network:
             say(f"SuperLink on port {network.port}, {'TLS, every node with a key' if secure else 'nothing encrypted'}")
             network.start_superlink()
+            if secure:
+                network.register(*range(nodes))
             for client in range(nodes):
-                if secure:
-                    network.register(client)
                 network.start_node(client)
             for line in network.run_app(folder):
                 say(line)
@@ -60,22 +58,42 @@ def prepare_app(
 ) -> Path:
     """A copy of ``app``, or of the template, whose configuration is for this network."""
     if app is None:
-        write_app(folder)
+        write_app(folder, nodes)
     elif not (app / "pyproject.toml").is_file():
         raise UserError(f"{app} is no app: it has no pyproject.toml; make one with: efl deploy init {app}")
     else:
         shutil.copytree(app, folder, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__"))
     project = folder / "pyproject.toml"
     table = read_toml(project)
-    try:
-        config = table["tool"]["flwr"]["app"].setdefault("config", {})
-    except KeyError:
-        raise UserError(f"{project} is of no Flower app: it has no [tool.flwr.app]") from None
-    if app is None and 3 * nodes < DIGITS:  # three digits each, as in the template, are too few
-        config["federation"]["partition"] = f"classes:{-(-DIGITS // nodes)}"
+    config = _config(project, table)
+    federation = config.setdefault("federation", {})
+    if federation.get("partition") == example_partition(_clients(federation)):  # the example's data, as they were
+        federation["partition"] = example_partition(nodes)
     for section, values in overrides.items():
         config.setdefault(section, {}).update(values)
-    config.setdefault("federation", {}).setdefault("clients", nodes)
+    federation.setdefault("clients", nodes)
     config.setdefault("network", {})["directory"] = str(out)
     project.write_text(tomli_w.dumps(table))
     return folder
+
+
+def clients_of(app: Path | None) -> int:
+    """For how many clients an app is, as its configuration says."""
+    if app is None or not (app / "pyproject.toml").is_file():
+        return CLIENTS
+    project = app / "pyproject.toml"
+    return _clients(_config(project, read_toml(project)).get("federation", {}))
+
+
+def _clients(federation: Mapping[str, Any]) -> int:
+    clients = federation.get("clients", CLIENTS)
+    return clients if isinstance(clients, int) and clients > 0 else CLIENTS
+
+
+def _config(project: Path, table: dict[str, Any]) -> dict[str, Any]:
+    """The app's configuration in its pyproject.toml, to be read or changed."""
+    try:
+        config: dict[str, Any] = table["tool"]["flwr"]["app"].setdefault("config", {})
+    except KeyError:
+        raise UserError(f"{project} is of no Flower app: it has no [tool.flwr.app]") from None
+    return config

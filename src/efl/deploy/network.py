@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import json
-import socket
-import sys
+import os
 from collections.abc import Container
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from efl.deploy.certificates import make_certificates, make_node_key
+from efl.deploy.client import ClientNode, free_port
 from efl.deploy.superlink import CONNECTION, LOOPBACK, Server
 from efl.server.registry import NAME
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
-# Flower's node, whose death the SuperLink notices after 20 seconds instead of a minute.
-NODE = """
-from flwr.supercore import heartbeat
-from flwr.supernode import fleet_http_connection
-from flwr.supernode.cli import flower_supernode
-heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
-flower_supernode()
-"""
 
 
 class LocalNetwork(Server):
@@ -36,12 +20,17 @@ class LocalNetwork(Server):
     def __init__(self, directory: Path, secure: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         super().__init__(directory, make_certificates(directory / "keys") if secure else None, free_port())
-        self._nodes: dict[str, tuple[dict[str, str], list[str]]] = {}  # how each was started
+        self._nodes: dict[str, tuple[ClientNode, dict[str, str]]] = {}  # and their environments
 
-    def register(self, client: int, name: str | None = None) -> None:
-        """Make a node's key and register it by the client's name."""
-        _, public = make_node_key(self.directory / "keys", name or f"{NAME}{client}")
-        self._command("flwr", "supernode", "register", str(public), CONNECTION, "--name", f"{NAME}{client}")
+    def register(self, *clients: int) -> None:
+        """Make these clients' keys and register them by their names, as many at a time as there are processors."""
+
+        def register(client: int) -> None:
+            _, public = make_node_key(self.directory / "keys", f"{NAME}{client}")
+            self.command("supernode", "register", str(public), CONNECTION, "--name", f"{NAME}{client}")
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(register, clients))
 
     def start_node(
         self, client: int, *, name: str | None = None, secure: bool = True, state: Path | None = None
@@ -51,18 +40,15 @@ class LocalNetwork(Server):
         ``state`` is where the client keeps its file, by default in this network's directory.
         """
         label = name or f"{NAME}{client}"
-        config = f"partition-id={client} state-dir='{state or self.directory / 'clients'}'"
-        security = ["--insecure"]
-        if self.certificates is not None and secure:
-            security = ["--root-certificates", str(self.certificates.authority)]
-            security += ["--auth-supernode-private-key", str(self.directory / "keys" / label)]
-        place = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", str(free_port()), "--node-config", config]
-        self._nodes[label] = self.environment.copy(), [*place, *security]
+        certificate = self.certificates.authority if self.certificates is not None and secure else None
+        key = self.directory / "keys" / label if certificate is not None else None
+        kept = state or self.directory / "clients"
+        self._nodes[label] = ClientNode(client, f"{LOOPBACK}:{self.port}", kept, certificate, key), {**self.environment}
         self._start_node(label)
 
     def _start_node(self, label: str) -> None:
-        environment, arguments = self._nodes[label]
-        self._start(label, sys.executable, "-c", NODE, *arguments, environment=environment)
+        node, environment = self._nodes[label]
+        self._start(label, *node.command, environment=environment)
 
     def revive(self, except_for: Container[str] = ()) -> list[str]:
         """Start the nodes again that have ended, as a service manager does; their names."""
@@ -75,6 +61,6 @@ class LocalNetwork(Server):
 
     def traffic(self) -> tuple[int, int]:
         """The bytes from and to nodes that Flower counted, in all runs."""
-        listing = json.loads(self._command("flwr", "list", CONNECTION, "--format", "json"))
+        listing = json.loads(self.command("list", CONNECTION, "--format", "json"))
         counts = [run["network-traffic"] for run in listing["runs"]]
         return sum(count["inbound-bytes"] for count in counts), sum(count["outbound-bytes"] for count in counts)

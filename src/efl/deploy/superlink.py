@@ -24,8 +24,10 @@ from efl.deploy.certificates import Certificates
 from efl.errors import UserError
 from efl.processes import end_with_parent
 
+HOME = "flwr"  # Flower's folder, in that of the SuperLink
 CONNECTION = "efl"  # the SuperLink's name in Flower's configuration
 LOOPBACK = "127.0.0.1"
+ANYWHERE = ("0.0.0.0", "::", "localhost")  # addresses to listen at that include loopback
 SUPERLINK, RUN = "superlink", "flwr-run"  # names of processes
 SLOW_START = 120.0  # seconds a process may take until it listens
 SHUTDOWN = 10.0  # seconds it may take to stop when asked to
@@ -33,6 +35,7 @@ OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds until an app's process is started; otherwise up to one
     "PYTHONUNBUFFERED": "1",
 }
 
@@ -61,11 +64,10 @@ class Server:
         if os.name != "posix":
             raise UserError("efl starts Flower's processes on Linux and macOS only; use Flower's own commands")
         self.groups: set[int] = set()  # of processes that the SuperLink started
-        home = self.directory / "flwr"
+        home = self.directory / HOME
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.toml").write_text(self._connection())
-        self.environment = {**os.environ, **OFFLINE, "FLWR_HOME": str(home)}
-        self.environment["PATH"] = f"{scripts()}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.environment = flower_environment(home)
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +94,7 @@ class Server:
             if process is not None and process.poll() is not None:
                 break
             with socket.socket() as probe:
-                if probe.connect_ex((LOOPBACK, self.port)) == 0:
+                if probe.connect_ex((LOOPBACK if self.host in ANYWHERE else self.host, self.port)) == 0:
                     return
             time.sleep(0.2)
         raise UserError(f"{SUPERLINK} did not start; its log: {self.directory / f'{SUPERLINK}.log'}")
@@ -173,22 +175,35 @@ class Server:
         self.processes[name] = process
         return process
 
-    def _command(self, command: str, *arguments: str) -> str:
+    def command(self, *arguments: str) -> str:
+        """What ``flwr ARGUMENTS`` prints."""
+        return flwr(self.directory, *arguments)
+
+
+def flwr(directory: Path, *arguments: str) -> str:
+    """What ``flwr ARGUMENTS`` prints about the SuperLink whose state is in ``directory``; `UserError` if it fails."""
+    try:
         done = subprocess.run(
-            [str(scripts() / command), *arguments],
-            cwd=self.directory,
-            env=self.environment,
+            [str(scripts() / "flwr"), *arguments],
+            cwd=directory,
+            env=flower_environment(directory / HOME),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=SLOW_START,
             check=False,
         )
-        if done.returncode != 0:
-            raise UserError(
-                f"{command} {' '.join(arguments[:2])} failed: {(done.stderr or done.stdout).strip()[-300:]}"
-            )
-        return done.stdout
+    except subprocess.TimeoutExpired:
+        raise UserError(f"flwr {' '.join(arguments[:2])} did not end in {SLOW_START:.0f} s") from None
+    if done.returncode != 0:
+        raise UserError(f"flwr {' '.join(arguments[:2])} failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    return done.stdout
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """For processes of Flower: they find its commands and their configuration in ``home``, and call nobody outside."""
+    path = f"{scripts()}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
 
 
 def scripts() -> Path:

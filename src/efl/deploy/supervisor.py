@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flwr.common.config import flatten_dict
 
-from efl.deploy.superlink import RUN, SLOW_START, SUPERLINK, Server
+from efl.deploy.superlink import RUN, SUPERLINK, Server
 from efl.errors import UserError
 from efl.flower.config import experiment_of
 from efl.runs.directory import RunDirectory
@@ -22,6 +22,7 @@ from efl.settings import read_toml
 
 LOOK_AGAIN = 1.0  # seconds between two checks of the processes
 LONGEST_PAUSE = 60.0  # seconds before something that keeps dying is started again; the first time it is one
+SLOW_APP = 300.0  # seconds until an app is at work; started again too soon it makes a busy machine busier
 MOST_DEATHS = 20  # in a row without a round in between: then somebody has to look
 LAST_WORDS = 10.0  # seconds that a finished app has for what it still prints
 
@@ -95,7 +96,7 @@ class Supervisor:
             self._worked = True
             return True
         starting = self._stream.is_alive() and not self._worked
-        return self.run.summary.exists() or (starting and time.monotonic() - self._started < SLOW_START)
+        return self.run.summary.exists() or (starting and time.monotonic() - self._started < SLOW_APP)
 
     def _at_work(self) -> bool:
         if not self.run.config.exists():

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from efl.deploy.client import address
 from efl.deploy.superlink import scripts
 from efl.errors import UserError
 
@@ -25,9 +26,7 @@ def write_units(directory: Path, app: Path, keys: Path, state: Path, superlink: 
     Returns:
         The files.
     """
-    host, colon, port = superlink.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise UserError(f"{superlink} is no address; write HOST:PORT, such as fl.example.org:8000")
+    _, port = address(superlink)
     words = {"app": app.absolute(), "keys": keys.absolute(), "state": state.absolute(), "scripts": scripts()}
     for name, path in words.items():
         if any(c.isspace() or c in "%$\"'\\" for c in str(path)):

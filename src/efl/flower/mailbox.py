@@ -15,6 +15,7 @@ from flwr.app import Message
 
 from efl.errors import WireError
 from efl.fleet.clock import Until
+from efl.flower.activity import WAITING
 from efl.flower.envelope import Envelope, Grid, pack, unpack
 from efl.server.registry import Node, Registry
 
@@ -32,7 +33,7 @@ class Mailbox:
     """Sends requests to clients and collects their replies; meanwhile it finds out which nodes are online.
 
     ``run`` names the run, so that replies to another one are rejected; ``log`` gets a line for each message that is
-    rejected or late outside of rounds.
+    rejected or late outside of rounds; ``note`` is called with what is done now, as `activity.ActivityFile` is.
     """
 
     grid: Grid
@@ -43,6 +44,7 @@ class Mailbox:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     rejoin: float = 0.0
+    note: Callable[..., None] = lambda *_, **__: None
     lost_bytes: int = 0
     _identifying: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by message id
     _rejected: dict[str, tuple[str, float]] = field(default_factory=dict)  # by key: why, and until when
@@ -58,6 +60,7 @@ class Mailbox:
     def request(self, kind: str, envelopes: Mapping[int, Envelope]) -> None:
         """Send a request to each of these clients that is online."""
         self.refresh_nodes()
+        self.note(WAITING, self.registry.here())
         self._kind, self._envelopes, self._pending = kind, envelopes, {}
         self._sent = self.clock()
         self._ask(envelopes)
@@ -83,6 +86,8 @@ class Mailbox:
         pending, replies, rejected = self._pending, dict[int, Envelope](), dict[int, str]()
         while True:
             absent = self._absent(replies.keys() | rejected.keys())
+            here, answers = self.registry.here(), {"replied": tuple(sorted(replies)), "rejected": dict(rejected)}
+            self.note(self._kind, here, self._envelopes, **answers)
             if until.done(len(replies), len(pending) + len(absent), self.clock() - self._sent):
                 break
             arrived = self._arrived(pending)
@@ -146,6 +151,7 @@ class Mailbox:
         self.sleep(POLL)
         self.refresh_nodes()
         self._arrived({})
+        self.note(WAITING, self.registry.here())
 
     def wait_for_clients(self, enough: int, seconds: float) -> None:
         """Until so many clients are online; after so many seconds one will do. Says for whom it waits."""

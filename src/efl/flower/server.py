@@ -18,8 +18,10 @@ from efl.algorithms.fitting import privacy_of
 from efl.config import CUSTOM, Experiment
 from efl.errors import UserError
 from efl.fleet import Fleet
+from efl.flower.activity import ActivityFile
 from efl.flower.config import MakeModel, experiment_of, fleet_of
 from efl.flower.mailbox import Log, Mailbox
+from efl.flower.oversampling import Oversampler
 from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
 from efl.reading import DamagedError, read_text, readable
@@ -41,7 +43,7 @@ from efl.server.membership import LiveMembership
 from efl.server.records import TrainingSettings
 from efl.server.registry import Registry
 from efl.server.round_end import RoundEnd
-from efl.server.sampling import SAMPLERS
+from efl.server.sampling import SAMPLERS, Sampler
 from efl.storage import write_atomically
 from efl.track.progress import PlainProgress
 from efl.track.trackers import trackers
@@ -97,7 +99,8 @@ def build_server(
     model = flat_model(make_model(experiment), experiment, algorithm)
     check_private(model, algorithm)
     registry = Registry(clients, network.patience, directory.path / "clients.json")
-    mailbox = Mailbox(grid, registry, run_name(directory.name), network.deadline, log, rejoin=network.rejoin)
+    name, note = run_name(directory.name), ActivityFile(directory.path)
+    mailbox = Mailbox(grid, registry, name, network.deadline, log, rejoin=network.rejoin, note=note)
     return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
@@ -180,9 +183,15 @@ class FlowerSetup(Setup):
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))
         context = CodingContext(self.model.layout)
         transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin), self.objective)
-        sampler, end = SAMPLERS[self.fleet.selection], RoundEnd(network.deadline)
+        sampler, end = self._sampler, RoundEnd(network.deadline)
         limits = NormLimits(network.norm_bound)
         return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)
+
+    @property
+    def _sampler(self) -> Sampler:
+        """Asks more clients where some do not reply; with privacy, how many are sampled is what it is accounted for."""
+        sampler = SAMPLERS[self.fleet.selection]
+        return sampler if self.fleet.selection == "poisson" else Oversampler(sampler)
 
     def _open_round(self, table: ClientTable, round_: int) -> None:
         """Wait for clients: before the first round for as many as were wanted, but not for ever; later for one."""
