@@ -37,7 +37,8 @@ class Tab:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         until = time.monotonic() + timeout
         while (reply := self._next(until)).get("id") != self._number:
-            if reply.get("method") in TROUBLE:
+            # A request that is cancelled is one that the browser itself gave up, as when it leaves a page.
+            if reply.get("method") in TROUBLE and not reply["params"].get("canceled"):
                 self.troubles.append(reply["params"])
         assert "error" not in reply, reply
         return reply["result"]

@@ -83,7 +83,7 @@ class Payload(ABC):
 
 
 class SparseIncrement(Payload):
-    """An increment of ``values`` at increasing ``positions``, and of nothing elsewhere."""
+    """An increment of ``values`` at increasing ``positions``, and of nothing in between."""
 
     if TYPE_CHECKING:
 
