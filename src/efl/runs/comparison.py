@@ -6,12 +6,11 @@ a long comparison can be stopped at any time.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 from efl.algorithms import Algorithm, every_name, find, name_of
 from efl.config import Experiment
 from efl.errors import UserError
-from efl.plugins import load_plugin, loaded_plugins
-from efl.processes import end_with_parent
+from efl.plugins import load_plugin
 from efl.runs.data import DataCache
 from efl.runs.directory import Record, RunDirectory
 from efl.runs.loop import Run
+from efl.runs.pool import PROCESS_DATA, run_pool
 from efl.runs.setup import build
 from efl.settings import unknown_key
 
@@ -195,28 +194,14 @@ def run_jobs(
 
 
 def _run_in_processes(jobs: Sequence[Job], workers: int, note: Callable[[Job, Record], None]) -> None:
-    spawning = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, spawning, initializer=_start_process, initargs=(loaded_plugins(),)) as pool:
+    with run_pool(workers) as pool:
         futures = {pool.submit(_run_in_process, job): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                note(futures[future], future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-_process_data = DataCache()  # of a process that makes runs
-
-
-def _start_process(plugins: Iterable[Path]) -> None:
-    end_with_parent()
-    for file in plugins:
-        load_plugin(file)
+        for future in as_completed(futures):
+            note(futures[future], future.result())
 
 
 def _run_in_process(job: Job) -> Record:
-    return run_job(job, _process_data, workers_each=1)
+    return run_job(job, PROCESS_DATA, workers_each=1)
 
 
 def prepare_directory(job: Job, data: DataCache) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
 from efl.algorithms import find
 from efl.config import Experiment
 from efl.errors import UserError
-from efl.plugins import load_plugin, loaded_plugins
-from efl.processes import end_with_parent
+from efl.plugins import load_plugin
 from efl.runs.comparison import plan
 from efl.runs.data import DataCache
+from efl.runs.pool import PROCESS_DATA, run_pool
 from efl.tune.search import Effort, Search
 from efl.tune.space import check_overrides, parse_override, space_of
 from efl.tune.storage import optuna_module
@@ -80,35 +79,21 @@ def _in_turn(found: Sequence[Search], note: OnDone) -> None:
 
 
 def _in_processes(found: Sequence[Search], workers: int, note: OnDone) -> None:
-    spawning = multiprocessing.get_context("spawn")
     running: dict[Future[Outcome], tuple[Search, Trial]] = {}
-    with ProcessPoolExecutor(workers, spawning, initializer=_start, initargs=(loaded_plugins(),)) as pool:
+    with run_pool(workers) as pool:
 
         def submit(search: Search) -> None:
             if (trial := search.next()) is not None:
                 running[pool.submit(_make, trial)] = search, trial
 
-        try:
-            for search in found:
+        for search in found:
+            submit(search)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                search, trial = running.pop(future)
+                note(search, trial, future.result())
                 submit(search)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    search, trial = running.pop(future)
-                    note(search, trial, future.result())
-                    submit(search)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-_data = DataCache()  # of a process that makes runs
-
-
-def _start(plugins: Iterable[Path]) -> None:
-    end_with_parent()
-    for file in plugins:
-        load_plugin(file)
 
 
 def _make(trial: Trial) -> Outcome:
-    return make(trial, _data, workers_each=1)
+    return make(trial, PROCESS_DATA, workers_each=1)
