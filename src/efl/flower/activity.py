@@ -70,6 +70,7 @@ class ActivityFile:
 
     def _write(self, now: Activity) -> None:
         table = {**vars(now), "rejected": {str(c): why[:LONGEST_REASON] for c, why in (now.rejected or {}).items()}}
+        # Not `write_atomically`: this is written several times a round, and need not survive a power cut.
         temporary = self.path.with_name(f"{NAME}.{os.getpid()}.part")
         with suppress(OSError):
             temporary.write_text(json.dumps(table) + "\n")
