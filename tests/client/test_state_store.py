@@ -1,5 +1,7 @@
 """Where clients' rows lie."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -63,3 +65,24 @@ def test_a_state_with_rows_needs_no_file():
         assert rows["a"][:, 0].tolist() == [2.0, 6.0, 0.0]
         assert rows["b"][:, 0].tolist() == [0.0, 1.0, 0.0]
         assert (kept.last_upload(5), kept.last_upload(7).round) == (LastUpload(1, {"update": b"xyz"}), -1)
+
+
+@pytest.mark.parametrize("most", [1, 7, 8, 30])
+def test_rows_that_are_transferred_piece_by_piece(monkeypatch, tmp_path, most):
+    """A system may read or write less than it is asked for."""
+
+    def reluctant(transfer):
+        def some(file, buffers, place):
+            left, pieces = most, []
+            for buffer in buffers:
+                pieces.append(buffer[:left])
+                left -= len(pieces[-1])
+            return transfer(file, [piece for piece in pieces if piece], place)
+
+        return some
+
+    for name in ("preadv", "pwritev"):
+        monkeypatch.setattr(os, name, reluctant(getattr(os, name)))
+    file, rows = RowsFile({"a": 3, "b": 1, "c": 4}, tmp_path / "rows"), [torch.rand(3), torch.rand(1), torch.rand(4)]
+    checksum = file.write(2, rows)
+    assert torch.equal(torch.cat(list(file.read([Slot(2, 0, checksum)]).values()), 1)[0], torch.cat(rows))

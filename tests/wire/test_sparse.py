@@ -59,3 +59,36 @@ def test_coordinates_are_sorted_into_classes_and_back(seed, shapes):
     with_c, without = both_ways(lambda: order.position(places).tolist())
     assert with_c == without
     assert sorted(with_c) == chosen.tolist()
+
+
+@given(st.integers(0, 2**32), st.integers(0, 2000), st.floats(0.1, 1e3, width=32))
+def test_vectors_are_measured_and_rounded(seed, n, step):
+    random = np.random.default_rng(seed)
+    vector, noise = (10 * random.normal(size=n)).astype(np.float32), random.random(n, dtype=np.float32)
+    with_c, without = both_ways(lambda: sparse.squared_length(vector))
+    assert with_c == without == pytest.approx(float(vector.astype(np.float64) @ vector), rel=1e-12)
+    with_c, without = both_ways(
+        lambda: [array.tolist() for array in sparse.rounded_down(vector, np.float32(step), noise)]
+    )
+    assert with_c == without
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2000), st.floats(-9, 9, width=32))
+def test_values_are_added_where_they_belong(seed, n, weight):
+    random = np.random.default_rng(seed)
+    start, chosen = random.normal(size=n).astype(np.float32), np.flatnonzero(random.random(n) < 0.3)
+    values = random.normal(size=len(chosen)).astype(np.float32)
+
+    def summed():
+        total = start.copy()
+        sparse.add_at(total, chosen, values, weight)
+        return total.tobytes()
+
+    with_c, without = both_ways(summed)
+    assert with_c == without
+
+
+@pytest.mark.parametrize("outside", [-1, 3, 2**40])
+def test_nothing_is_added_outside_a_vector(outside):
+    with pytest.raises(IndexError):
+        sparse.add_at(np.zeros(3, np.float32), np.array([0, outside]), np.ones(2, np.float32), 1.0)

@@ -16,12 +16,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from efl.errors import UserError
@@ -70,31 +72,28 @@ class RowsFile:
             weakref.finalize(self, os.close, self._file)
 
     def read(self, slots: Sequence[Slot]) -> dict[str, Tensor]:
-        """The rows in these slots, as one matrix per name."""
-        matrices = {name: torch.zeros(len(slots), length) for name, length in self.lengths.items()}
-        for row, slot in enumerate(slots):
-            if slot.read is not None:
-                self._read(slot, [matrix[row] for matrix in matrices.values()])
-        return matrices
+        """The rows in these slots, as one matrix per name; the matrices lie side by side in memory."""
+        together = np.empty((len(slots), self.bytes // 4), dtype=np.float32)
+        for rows, slot in zip(together, slots, strict=True):
+            if slot.read is None:
+                rows.fill(0)
+            else:
+                self._read(slot.read, slot.checksum, rows)
+        ends = pairwise(accumulate(self.lengths.values(), initial=0))
+        return {name: torch.from_numpy(together[:, a:b]) for name, (a, b) in zip(self.lengths, ends, strict=True)}
 
-    def _read(self, slot: Slot, rows: list[Tensor]) -> None:
-        assert slot.read is not None
-        place = slot.read * self.slot_bytes
-        for row in rows:
-            if _transferred(os.preadv, self._file, _bytes(row), place) < 4 * len(row):
-                raise UserError(CORRUPT)
-            place += 4 * len(row)
-        if slot.checksum is not None and _checksum(rows) != slot.checksum:
+    def _read(self, slot: int, expected: int | None, rows: NDArray[np.float32]) -> None:
+        if _transferred(os.preadv, self._file, [_bytes(rows)], slot * self.slot_bytes) < self.bytes:
+            raise UserError(CORRUPT)
+        if expected is not None and checksum(rows) != expected:
             raise UserError(CORRUPT)
 
     def write(self, slot: int, rows: Sequence[Tensor]) -> int:
         """Put rows into a slot; their checksum."""
-        place = slot * self.slot_bytes
-        for row in rows:
-            if _transferred(os.pwritev, self._file, _bytes(row), place) < 4 * len(row):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "clients.rows")
-            place += 4 * len(row)
-        return _checksum(rows)
+        arrays = [row.numpy() for row in rows]
+        if _transferred(os.pwritev, self._file, [_bytes(row) for row in arrays], slot * self.slot_bytes) < self.bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "clients.rows")
+        return _checksum(arrays)
 
     @property
     def slots(self) -> int:
@@ -124,30 +123,35 @@ def _opened(path: Path | None) -> int:
     return file
 
 
-def _bytes(row: Tensor) -> memoryview:
+def _bytes(row: NDArray[np.float32]) -> memoryview:
     """A row's memory."""
-    return row.numpy().view(np.uint8).data
+    return row.view(np.uint8).data
 
 
-def _transferred(transfer: Callable[..., int], file: int, memory: memoryview, place: int) -> int:
+def _transferred(transfer: Callable[..., int], file: int, memory: list[memoryview], place: int) -> int:
     """Read or write all of ``memory``, in as many calls as it takes; how many bytes it was until there were no more."""
-    done = 0
-    while done < len(memory) and (some := transfer(file, [memory[done:]], place + done)):
+    done, wanted = transfer(file, memory, place), sum(map(len, memory))
+    while 0 < done < wanted:
+        starts = accumulate(map(len, memory), initial=0)
+        rest = [piece[max(0, done - start) :] for piece, start in zip(memory, starts, strict=False)]
+        some = transfer(file, [piece for piece in rest if piece], place + done)
+        if not some:
+            break
         done += some
     return done
 
 
-def _checksum(rows: Sequence[Tensor]) -> int:
+def _checksum(rows: Sequence[NDArray[np.float32]]) -> int:
     """CRC-32 of all rows in a row."""
     found = 0
     for row in rows:
-        found = checksum(row.numpy(), found)
+        found = checksum(row, found)
     return found
 
 
-def _sum(rows: Sequence[Tensor]) -> int:
+def _sum(rows: Sequence[NDArray[np.float32]]) -> int:
     """What checkpoints had before, which does not notice words that changed places."""
-    return sum(int(np.add.reduce(row.numpy().view(np.uint32), dtype=np.uint32)) for row in rows)
+    return sum(int(np.add.reduce(row.view(np.uint32), dtype=np.uint32)) for row in rows)
 
 
 class StateStore:
@@ -231,7 +235,7 @@ class StateStore:
 
     def _renewed(self, slot: int, before: int) -> int:
         """The checksum of a slot's rows, seen to have the sum they had before there were such checksums."""
-        rows = [matrix[0] for matrix in self.file.read([Slot(slot, NO_SLOT)]).values()]
+        rows = [matrix[0].numpy() for matrix in self.file.read([Slot(slot, NO_SLOT)]).values()]
         if _sum(rows) != before:
             raise UserError(CORRUPT)
         return _checksum(rows)

@@ -27,7 +27,7 @@ from efl.training.assignment import NO_ROUND, PERSONAL, Assignment
 from efl.training.tasks.own import OwnLossError
 from efl.training.trainer import Trainer
 from efl.wire import Context, Dense, TrainReply, decode, encode
-from efl.wire.parts import coding_context, decode_parts
+from efl.wire.parts import CODED_BY, coding_context, coding_part, decode_kept, decode_parts
 
 NAMED = 5  # clients that a message names
 
@@ -160,7 +160,7 @@ class Worker:
                 client.client,
                 client.steps,
                 client.last,
-                None if client.lost is None else decode_parts(client.lost, self.plain, buffers),
+                None if client.lost is None else decode_kept(client.lost, self.plain, buffers),
                 None if client.personal is None else decode(client.personal, self.plain),
             )
             for client in job.clients
@@ -183,16 +183,17 @@ class Worker:
         if not finite:
             reply = TrainReply(round_, client.client, steps, loss, diverged=True)
             return TrainResult(client.client, steps, reply.to_bytes())
-        _, context = self.received(job.broadcast)
+        shared, context = self.received(job.broadcast)
         parts = {name: encode(payload, context) for name, payload in upload.items()}
         if work.model.buffers.numel():
             flat = Context.flat(len(work.model.buffers))
             parts["buffers"] = encode(Dense(work.rows.buffers[row].cpu().numpy()), flat)
         reply = TrainReply(round_, client.client, steps, loss, parts, recovered=bool(client.lost))
-        kept = parts if context is self.plain else {name: encode(upload[name], self.plain) for name in self.resent}
+        kept = {name: parts[name] for name in self.resent}
+        if kept and (coded_by := coding_part(shared)) is not None:
+            kept[CODED_BY] = job.broadcast.parts[coded_by]
         rows = [work.state[name][row] for name in self.rows.lengths]
         checksum = self.rows.write(client.slot.write, rows) if rows else 0
-        kept = {name: kept[name] for name in self.resent}
         return TrainResult(client.client, steps, reply.to_bytes(), kept, checksum)
 
     @contextmanager

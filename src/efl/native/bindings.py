@@ -48,6 +48,10 @@ class _Array(ctypes.c_void_p):
         return cls(array.ctypes.data)
 
 
+class _Float32s(_Array):
+    kind = np.dtype(np.float32)
+
+
 class _Int64s(_Array):
     kind = np.dtype(np.int64)
 
@@ -158,6 +162,12 @@ class Loops:
         self.encode_numbers.restype = _COUNT
         self.decode_numbers = library.efl_decode_numbers
         self.decode_numbers.argtypes = [_Words, _COUNT, _Int64s, _COUNT, *[_Int64s] * 2, _COUNT, _Int64s, _Int32s]
+        self.squares = library.efl_squares
+        self.squares.argtypes, self.squares.restype = [_Float32s, _COUNT], ctypes.c_double
+        self.round_down = library.efl_round_down
+        self.round_down.argtypes, self.round_down.restype = [*[_Float32s] * 2, _COUNT, _REAL, _Int64s, _Int32s], _COUNT
+        self.add_at = library.efl_add_at
+        self.add_at.argtypes = [_Float32s, _COUNT, _Int64s, _Float32s, _COUNT, _REAL]
         self.non_zeros = library.efl_non_zeros
         self.non_zeros.argtypes, self.non_zeros.restype = [_Int32s, _COUNT, _Int64s, _Int32s], _COUNT
         self.in_order = library.efl_in_order

@@ -1,9 +1,54 @@
-/* Coordinates that are not zero: found, sorted, and sorted into classes, as wire/sparse.py and
+/* Coordinates that are not zero: made, found, added, sorted, and sorted into classes, as wire/sparse.py and
  * wire/coordinate_order.py do it in NumPy. */
 #include <stdint.h>
 #include <stdlib.h>
 
-#define WORD 64 /* bits */
+#define WORD 64   /* bits */
+#define LANES 8   /* partial sums of squares, as in wire/sparse.py */
+#define BLOCK 512 /* codes that are made at once */
+
+/* The sum of squares, in double precision, of every so many-th number by itself first. */
+double efl_squares(const float *numbers, int64_t n) {
+    double sums[LANES] = {0};
+    const int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int64_t lane = 0; lane < LANES; lane++) sums[lane] += (double)numbers[i + lane] * numbers[i + lane];
+    for (int64_t i = whole; i < n; i++) sums[i - whole] += (double)numbers[i] * numbers[i];
+    double total = 0;
+    for (int64_t lane = 0; lane < LANES; lane++) total += sums[lane];
+    return total;
+}
+
+/* Numbers over ``step``, plus noise, rounded down: those that are not zero, and where; both have room for ``n``. */
+int64_t efl_round_down(const float *numbers, const float *noise, int64_t n, float step, int64_t *restrict positions,
+                       int32_t *restrict codes) {
+    int32_t block[BLOCK];
+    int64_t count = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t some = n - first < BLOCK ? n - first : BLOCK;
+        for (int64_t i = 0; i < some; i++) {
+            const float number = numbers[first + i] / step + noise[first + i];
+            const int32_t code = (int32_t)number; /* rounded towards zero */
+            block[i] = code - ((float)code > number);
+        }
+        for (int64_t i = 0; i < some; i++) {
+            positions[count] = first + i;
+            codes[count] = block[i];
+            count += block[i] != 0;
+        }
+    }
+    return count;
+}
+
+/* Add ``weight`` times some numbers at their positions among ``n``; 1, if one lies outside. */
+int32_t efl_add_at(float *restrict total, int64_t n, const int64_t *positions, const float *numbers, int64_t count,
+                   float weight) {
+    for (int64_t i = 0; i < count; i++) {
+        if ((uint64_t)positions[i] >= (uint64_t)n) return 1;
+        total[positions[i]] += numbers[i] * weight;
+    }
+    return 0;
+}
 
 /* Where codes are not zero, and what they are there; both have room for ``n``. Returns how many there are. */
 int64_t efl_non_zeros(const int32_t *codes, int64_t n, int64_t *restrict positions, int32_t *restrict found) {

@@ -28,6 +28,7 @@ from efl.settings import Positive
 from efl.training.local_work import LocalWork
 from efl.wire import Lattice, Layout, Payload
 from efl.wire.payloads.lattice import LARGEST_STEP
+from efl.wire.sparse import rounded_down, squared_length
 
 STEP = "step"  # of the server: the usual size of an update, the step down, the grid
 ROOM = 16  # times the largest weight at the start, or 1: what a weight can grow to
@@ -143,13 +144,13 @@ def next_step(step: float, wanted: float, grid: float) -> float:
 
 def root_mean_square(row: NDArray[np.float32]) -> float:
     """√(‖x‖²/n)."""
-    return float(np.sqrt(np.square(row, dtype=np.float64).mean()))
+    return sqrt(squared_length(row) / len(row))
 
 
 def _rounded(row: NDArray[np.float32], a: float, layout: Layout, rng: np.random.Generator | None = None) -> Lattice:
     step = np.float32(a * root_mean_square(row))
     if not 0 < step <= LARGEST_STEP:  # nothing, or more than can be sent
         return Lattice.of(layout, np.zeros(layout.n, np.int32), 1.0)
-    scaled = row / step
-    codes = np.rint(scaled) if rng is None else np.floor(scaled + rng.random(layout.n, dtype=np.float32))
-    return Lattice.of(layout, codes.astype(np.int32), float(step))
+    if rng is None:
+        return Lattice.of(layout, np.rint(row / step).astype(np.int32), float(step))
+    return Lattice(layout, *rounded_down(row, step, rng.random(layout.n, dtype=np.float32)), float(step))

@@ -22,6 +22,7 @@ from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context
 from efl.wire.reader import CHECKSUM, Reader, opened, sealed
+from efl.wire.sparse import add_at
 
 Vector = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -95,12 +96,12 @@ class SparseIncrement(Payload):
     def onto(self, reference: Vector) -> Vector:
         """The reference with the increment added."""
         result = reference.copy()
-        result[self.positions] += self.values
+        add_at(result, self.positions, self.values, 1.0)
         return result
 
     def add_to(self, total: Vector, weight: float, reference: Vector) -> None:
         """Add ``weight`` times the increment, in time that grows with the values only."""
-        total[self.positions] += self.values * np.float32(weight)
+        add_at(total, self.positions, self.values, weight)
 
 
 Kind = TypeVar("Kind", bound=type[Payload])
