@@ -61,7 +61,7 @@ def test_coordinates_are_sorted_into_classes_and_back(seed, shapes):
     assert sorted(with_c) == chosen.tolist()
 
 
-@given(st.integers(0, 2**32), st.integers(0, 2000), st.floats(0.1, 1e3, width=32))
+@given(st.integers(0, 2**32), st.integers(0, 2000), st.floats(0.125, 1024, width=32))
 def test_vectors_are_measured_and_rounded(seed, n, step):
     random = np.random.default_rng(seed)
     vector, noise = (10 * random.normal(size=n)).astype(np.float32), random.random(n, dtype=np.float32)
