@@ -43,6 +43,16 @@ class Context:
         """Class bounds by the number of a scheme, as far as they were needed."""
         return {}
 
+    def classes(self, number: int) -> MergedClasses:
+        """The classes of such a way, made when they are first needed."""
+        if number not in self._classes:
+            self._classes[number] = MergedClasses(self.order(number).bounds)
+        return self._classes[number]
+
+    @cached_property
+    def _classes(self) -> dict[int, MergedClasses]:
+        return {}
+
     @cached_property
     def _by_tensor(self) -> CoordinateOrder:
         return ByTensor(self.layout)
@@ -61,18 +71,15 @@ def cheapest_order(
     ``class_bits`` is what a class must save to be worth it: its count, and the time it takes.
     """
     if len(positions) < WORTH_SORTING:
-        return ONE_CLASS, merged_bounds(context.order(0).bounds, ONE_CLASS), positions, _ALL
+        return ONE_CLASS, scheme(ONE_CLASS, context)[1], positions, _ALL
     options = [_placed(positions, context.order(number)) for number in context.orders]
     best: tuple[float, int, int] = (np.inf, 0, 0)
     for number, (places, _) in enumerate(options):
-        bounds = context.order(number).bounds
-        taken = np.diff(np.searchsorted(places, bounds))
-        for level in LEVELS:
-            best = min(best, (_cost(*_merged(bounds, taken, level), class_bits), number, level))
-            if len(bounds) <= 2 << level:
-                break
+        costs = context.classes(number).costs(places, class_bits)
+        best = min(best, *((cost, number, level) for cost, level in zip(costs, LEVELS, strict=False)))
     _, number, level = best
-    return number << 4 | level, merged_bounds(context.order(number).bounds, level), *options[number]
+    code = number << 4 | level
+    return code, scheme(code, context)[1], *options[number]
 
 
 def _placed(positions: Positions, order: CoordinateOrder) -> tuple[Positions, Positions | slice]:
@@ -96,14 +103,32 @@ def merged_bounds(bounds: Positions, level: int) -> Positions:
     return np.append(bounds[:-1][:: 1 << level], bounds[-1])
 
 
-def _merged(bounds: Positions, taken: Positions, level: int) -> tuple[Positions, Positions]:
-    return np.diff(merged_bounds(bounds, level)), np.add.reduceat(taken, np.arange(0, len(taken), 1 << level))
+class MergedClasses:
+    """The classes of an order at every level that differs, one level after the other."""
+
+    def __init__(self, bounds: Positions) -> None:
+        classes = len(bounds) - 1
+        levels = [level for number, level in enumerate(LEVELS) if number == 0 or classes > 1 << LEVELS[number - 1]]
+        begins = [np.arange(0, classes, 1 << level) for level in levels]
+        self._begins = np.concatenate(begins)
+        self._ends = np.concatenate([np.append(begin[1:], classes) for begin in begins])
+        self._levels = np.cumsum([0, *(len(begin) for begin in begins[:-1])])
+        self._bounds, self._sizes = bounds, (bounds[self._ends] - bounds[self._begins]).astype(np.float64)
+        self._whole = _n_log_n(self._sizes)
+
+    def costs(self, places: Positions, class_bits: float) -> list[float]:
+        """About how many bits the places take at each level: entropy, and the counts of classes themselves."""
+        stops = np.searchsorted(places, self._bounds)
+        taken = (stops[self._ends] - stops[self._begins]).astype(np.float64)
+        bits = self._whole - _n_log_n(taken) - _n_log_n(self._sizes - taken)
+        counts = 8.0 * (taken > 127) + 8.0 * (taken > 16383) + class_bits
+        costs: list[float] = np.add.reduceat(counts + 1.005 * bits, self._levels).tolist()
+        return costs
 
 
-def _cost(sizes: Positions, taken: Positions, class_bits: float) -> float:
-    """About how many bits the positions take: entropy, and the counts themselves."""
-    counts = class_bits * len(taken) + 8 * (np.count_nonzero(taken > 127) + np.count_nonzero(taken > 16383))
-    return counts + 1.005 * entropy(sizes, taken)
+def _n_log_n(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For whole numbers; 0 for 0."""
+    return numbers * np.log2(np.maximum(numbers, 1))
 
 
 def entropy(sizes: Positions, taken: Positions) -> float:
@@ -112,6 +137,5 @@ def entropy(sizes: Positions, taken: Positions) -> float:
     >>> round(entropy(np.array([1000, 50]), np.array([500, 0])))
     1000
     """
-    used = (taken > 0) & (taken < sizes)
-    n, k = sizes[used].astype(np.float64), taken[used].astype(np.float64)
-    return float(n @ np.log2(n) - k @ np.log2(k) - (n - k) @ np.log2(n - k))
+    n, k = sizes.astype(np.float64), taken.astype(np.float64)
+    return float((_n_log_n(n) - _n_log_n(k) - _n_log_n(n - k)).sum())

@@ -59,7 +59,7 @@ def _encoded_in_c(loops: Loops, places: Whole, magnitudes: Magnitudes, bounds: W
     # A gap or a magnitude takes 24 bits at most, and gaps beyond a table are few.
     words = np.empty(3 * count + int(bounds[-1]) // LONGEST_TABLE + classes + 8, np.uint32)
     length = loops.encode_numbers(places, magnitudes, count, bounds, classes, taken, occur, words)
-    return Coded(taken, np.trim_zeros(occur, "b"), words[:length])
+    return Coded(taken, occur[: 1 + int(np.flatnonzero(occur)[-1]) if count else 0], words[:length])
 
 
 def decoded(coded: Coded, bounds: Whole) -> tuple[Whole, Magnitudes]:

@@ -89,7 +89,7 @@ class StochasticLattice(Codec):
         """‖x‖²/‖δ·codes‖², at most 1: both sides can tell, for ‖x‖² is n(δ/a)²."""
         if not isinstance(sent, Lattice) or self.rounding == "nearest":
             return 1.0
-        squares = float(np.square(sent.codes, dtype=np.float64).sum()) * self._a(settings) ** 2
+        squares = sent.squares * self._a(settings) ** 2
         return min(1.0, settings.layout.n / squares) if squares else 1.0
 
     def encode_down(

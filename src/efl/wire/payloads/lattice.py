@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import Self
 
@@ -47,6 +48,12 @@ class Lattice(SparseIncrement):
         """The increment at ``positions``."""
         return self.codes.astype(np.float32) * np.float32(self.step)
 
+    @cached_property
+    def squares(self) -> float:
+        """The sum of the squared codes."""
+        codes = self.codes.astype(np.float64)
+        return float(codes @ codes)
+
     def pack(self, context: Context) -> bytes:
         """The step, positions in the order that makes them shortest, magnitudes in that order, signs."""
         number, bounds, places, order = cheapest_order(self.positions, context, CLASS_BITS)
@@ -80,9 +87,9 @@ class Lattice(SparseIncrement):
 
 
 def total(increments: Sequence[Lattice], layout: Layout) -> Lattice:
-    """The sum of increments whose steps are powers of two, exactly."""
+    """The sum of increments whose steps are powers of two, exactly; codes of 32 bits are enough for any model."""
     step = min((one.step for one in increments), default=inf)
-    codes = np.zeros(layout.n, dtype=np.int64)
+    codes = np.zeros(layout.n, dtype=np.int32)
     for one in increments:
-        codes[one.positions] += one.codes.astype(np.int64) * int(one.step / step)
-    return Lattice.of(layout, codes.astype(np.int32), step)
+        codes[one.positions] += one.codes * np.int32(one.step / step)
+    return Lattice.of(layout, codes, step)
