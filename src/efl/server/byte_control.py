@@ -60,13 +60,15 @@ class ByteControl:
         start = round(max(FINEST, min(0.0, (PLAIN - bits) / PER_OCTAVE)), 3)
         return cls(budget, start, finest=min(BOUNDS[0], start))
 
-    def coarseness(self, cohort: float) -> int:
-        """The factor's logarithm in quarters of an octave.
+    def coarseness(self, cohort: float) -> tuple[int, int]:
+        """The factor's logarithm in quarters of an octave, for uploads and for broadcasts.
 
         The noise of an upload's rounding grows with its step, and falls with the number of uploads that it is averaged
-        over. So in an effective cohort smaller than `USUAL` steps are shorter in proportion.
+        over. So in an effective cohort smaller than `USUAL` their steps are shorter in proportion. What rounding leaves
+        out of a broadcast stays in the server's residual and comes later, whoever was sampled.
         """
-        return round(4 * (self.octaves + min(0.0, log2(max(cohort, SMALLEST) / USUAL))))
+        finer = min(0.0, log2(max(cohort, SMALLEST) / USUAL))
+        return round(4 * (self.octaves + finer)), round(4 * self.octaves)
 
     def note(self, kinds: KindsSent, model_bytes: int, requests: int, complete: int, clients: int) -> None:
         """After a round.

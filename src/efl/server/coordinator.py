@@ -125,9 +125,9 @@ class Coordinator:
         eta = training.schedule(training.learning_rate, max(0, round_ - started))
         shares = np.full(len(self.table.sizes), 1 / len(self.table.sizes)) if self.private else self.table.shares
         clients = remembered_clients(shares, training.cohort)
-        coarseness = self.byte_control.coarseness(effective_cohort(shares, training.cohort))
+        coarseness, down = self.byte_control.coarseness(effective_cohort(shares, training.cohort))
         steps, batch, layout = training.local_steps, training.batch_size, self.plain.layout
-        own = (training.cohort, training.seed)
+        own = (training.cohort, training.seed, down)
         return RoundSettings(round_, eta, steps, batch, layout, clients, coarseness, training.optimiser, *own)
 
     @property

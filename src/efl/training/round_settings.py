@@ -14,10 +14,10 @@ class RoundSettings:
 
     ``clients`` is 1/Σ(p^k)², the number of clients if all had equal shares of the objective; 0 where they are too
     unequal, or return too rarely, to be remembered (`effective_clients`).
-    ``coarseness`` says by how many quarters of an octave the steps of lattices are longer than usual. The clients'
-    ``optimiser`` is part of the experiment and does not travel.
-    ``cohort``, how many clients a round is expected to sample, and ``seed``, of what the server draws at random, are
-    known to the server alone.
+    ``coarseness`` says by how many quarters of an octave the steps of uploaded lattices are longer than usual. The
+    clients' ``optimiser`` is part of the experiment and does not travel.
+    ``cohort``, how many clients a round is expected to sample, ``seed``, of what the server draws at random, and
+    ``coarseness_down``, of broadcasts, are known to the server alone.
     """
 
     round: int
@@ -30,6 +30,7 @@ class RoundSettings:
     optimiser: Optimiser = PLAIN_SGD
     cohort: int = 0
     seed: int = 0
+    coarseness_down: int = 0
 
     @property
     def progress(self) -> float:
@@ -38,5 +39,10 @@ class RoundSettings:
 
     @property
     def coarsening(self) -> float:
-        """The factor by which steps are longer."""
+        """The factor by which steps of uploads are longer."""
         return float(2 ** (self.coarseness / 4))
+
+    @property
+    def coarsening_down(self) -> float:
+        """The factor by which steps of broadcasts are longer."""
+        return float(2 ** (self.coarseness_down / 4))

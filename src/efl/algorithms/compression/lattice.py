@@ -99,7 +99,7 @@ class StochasticLattice(Codec):
         usual, step, grid = server.tensors[STEP].tolist()
         size = self._size(aggregate, self._a(settings))
         usual = size if usual == 0 else (1 - FORGETTING) * usual + FORGETTING * size
-        b = self.step_down or STEP_DOWN * sqrt(1 / aggregate.participation) * settings.coarsening
+        b = self.step_down or STEP_DOWN * sqrt(1 / aggregate.participation) * settings.coarsening_down
         step = next_step(step, b * usual, grid)
         bound, delta = grid * 2 ** (MANTISSA - 1), aggregate.delta.numpy()
         w = server.w.numpy()
