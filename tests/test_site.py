@@ -33,7 +33,7 @@ def built(config, site):
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory):
     for needed in ("mkdocs", "material", "mkdocstrings_handlers.python", "mkdocs_jupyter"):
         pytest.importorskip(needed)
@@ -60,7 +60,7 @@ class Tags(HTMLParser):
             self.loads.append(attributes[LOADED[tag]])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pages(site):
     return {page.relative_to(site).as_posix(): Tags(page) for page in site.rglob("*.html")}
 
