@@ -12,7 +12,7 @@ from grids import served, spoiled
 
 from efl.algorithms import Part, every_name
 from efl.errors import WireError
-from efl.server.limits import NormLimits
+from efl.server.limits import Measured, NormLimits
 from efl.track.progress import PlainProgress
 from efl.wire import Dense, Field, Signs, TrainReply, encode
 from efl.wire import Message as Wire
@@ -81,7 +81,7 @@ def test_bounds_of_each_kind_of_part(tmp_path):
 
     def taken(name, part):
         try:
-            NormLimits(10.0).check(1, {name: part}, declared, (w, buffers), settings)
+            NormLimits(10.0).check(1, {name: part}, declared, Measured(w), Measured(buffers), settings)
         except WireError:
             return False
         return True

@@ -92,3 +92,12 @@ def test_values_are_added_where_they_belong(seed, n, weight):
 def test_nothing_is_added_outside_a_vector(outside):
     with pytest.raises(IndexError):
         sparse.add_at(np.zeros(3, np.float32), np.array([0, outside]), np.ones(2, np.float32), 1.0)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3000), st.integers(1, 400))
+def test_values_are_summed_by_remainder(seed, n, width):
+    random = np.random.default_rng(seed)
+    chosen, signs = np.flatnonzero(random.random(n) < 0.3), random.choice(np.float32([-1, 1]), n)
+    values = random.normal(size=len(chosen)).astype(np.float32)
+    with_c, without = both_ways(lambda: sparse.summed_by_remainder(chosen, values, signs, width).tolist())
+    assert with_c == without

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from efl.algorithms import create
 from efl.config import parse
@@ -18,7 +18,7 @@ def setup_of(
     algorithm: str,
     federation: Federation,
     network: str,
-    training: Mapping[str, float] | None = None,
+    training: Mapping[str, Any] | None = None,
     engine: Mapping[str, int] | None = None,
 ) -> LocalSetup:
     """An algorithm's defaults on a network known by name."""
@@ -34,7 +34,7 @@ def setup_of(
 
 
 def coordinator_of(
-    algorithm: str, federation: Federation, network: str, training: Mapping[str, float] | None = None
+    algorithm: str, federation: Federation, network: str, training: Mapping[str, Any] | None = None
 ) -> Coordinator:
     """A coordinator whose clients work in this process."""
     return setup_of(algorithm, federation, network, training, {"workers": 1}).coordinator()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -13,9 +13,12 @@ from torch import Tensor
 
 from efl.bench.fixtures import coordinator_of, quickest
 from efl.bench.speed import images
+from efl.config_sections import NetworkSection
 from efl.federation import Federation, load
 from efl.models import FlatModel, Task, build
 from efl.processes import single_threaded
+from efl.server.coordinator import Coordinator
+from efl.server.limits import NormLimits
 from efl.training.backends.selection import select_backend
 from efl.training.fisher import exact_fisher
 
@@ -26,7 +29,7 @@ MNIST, SAMPLES = Task((1, 28, 28), 10), 64
 
 @dataclass(frozen=True)
 class Overhead:
-    """Median round times in milliseconds, and the median of an algorithm's round over its neighbour of FedAvg's."""
+    """Median processor milliseconds of a round, and the median of an algorithm's rounds over FedAvg's beside them."""
 
     what: str
     parameters: int
@@ -73,25 +76,44 @@ def _samples(task: Task) -> tuple[Tensor, Tensor]:
     return tokens, tokens
 
 
+def defence_prices(repeats: int) -> Iterator[str]:
+    """What limits and the default defence, as deployments have them, add to a round of EFL."""
+    for what, federation, network in (("digits", load("digits"), "mlp"), ("images of 28 × 28", images(), "mlp200")):
+        plain, defended = (coordinator_of("efl", federation, network, {"robust": r}) for r in ("none", "default"))
+        defended.limits = NormLimits(NetworkSection().norm_bound)
+        times = alternating({"plain": plain, "defended": defended}, repeats, WARM_UP)
+        added = median(spent["defended"] / spent["plain"] for spent in times) - 1
+        yield f"limits and defence, {network} on {what}: {added:+.1%} of a round of EFL"
+
+
 def ratios(
     what: str, federation: Federation, network: str, repeats: int, names: Sequence[str], warm_up: int = WARM_UP
 ) -> Overhead:
     """Medians over rounds, in which each algorithm goes first in its turn."""
     coordinators = {name: coordinator_of(name, federation, network) for name in names}
-    times: list[dict[str, float]] = []
-    with single_threaded():
-        for round_ in range(warm_up + repeats):
-            turn = round_ % len(names)
-            spent: dict[str, float] = {}
-            for name in (*names[turn:], *names[:turn]):
-                began = time.perf_counter()
-                coordinators[name].run_round(round_)
-                spent[name] = time.perf_counter() - began
-            times.append(spent)
-    measured = times[warm_up:]
+    measured = alternating(coordinators, repeats, warm_up)
     return Overhead(
         what,
         coordinators[REFERENCE].model.n,
         {name: 1e3 * median(spent[name] for spent in measured) for name in names},
         {name: median(spent[name] / spent[REFERENCE] for spent in measured) for name in names},
     )
+
+
+def alternating(coordinators: Mapping[str, Coordinator], repeats: int, warm_up: int) -> list[dict[str, float]]:
+    """Processor seconds of each one's rounds, after some to warm up; each goes first in its turn.
+
+    Processor time, for other processes take turns with this one as they please.
+    """
+    names = list(coordinators)
+    times: list[dict[str, float]] = []
+    with single_threaded():
+        for round_ in range(warm_up + repeats):
+            turn = round_ % len(names)
+            spent: dict[str, float] = {}
+            for name in (*names[turn:], *names[:turn]):
+                began = time.process_time()
+                coordinators[name].run_round(round_)
+                spent[name] = time.process_time() - began
+            times.append(spent)
+    return times[warm_up:]

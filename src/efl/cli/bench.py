@@ -35,11 +35,11 @@ def overhead(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds of each algorithm, alternating.")] = 60,
     algorithms: Annotated[str, typer.Option(help="Names, separated by commas; all for every one.")] = "efl,fedprox",
 ) -> None:
-    """A round of each algorithm against a round of FedAvg on the same work, and what an exact Fisher diagonal takes."""
-    from efl.bench.overhead import fisher_prices, measure
+    """A round of each algorithm against a round of FedAvg on the same work; what a defence and exact Fisher cost."""
+    from efl.bench.overhead import defence_prices, fisher_prices, measure
     from efl.runs.comparison import named
 
-    for line in fisher_prices():
+    for line in (*fisher_prices(), *defence_prices(repeats)):
         say(line)
     for measured in measure(repeats, named(algorithms)):
         say(str(measured))

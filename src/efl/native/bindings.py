@@ -52,6 +52,10 @@ class _Float32s(_Array):
     kind = np.dtype(np.float32)
 
 
+class _Float64s(_Array):
+    kind = np.dtype(np.float64)
+
+
 class _Int64s(_Array):
     kind = np.dtype(np.int64)
 
@@ -168,6 +172,8 @@ class Loops:
         self.round_down.argtypes, self.round_down.restype = [*[_Float32s] * 2, _COUNT, _REAL, _Int64s, _Int32s], _COUNT
         self.add_at = library.efl_add_at
         self.add_at.argtypes = [_Float32s, _COUNT, _Int64s, _Float32s, _COUNT, _REAL]
+        self.sum_by_remainder = library.efl_sum_by_remainder
+        self.sum_by_remainder.argtypes = [_Int64s, _Float32s, _COUNT, _Float32s, *[_COUNT] * 2, _Float64s]
         self.non_zeros = library.efl_non_zeros
         self.non_zeros.argtypes, self.non_zeros.restype = [_Int32s, _COUNT, _Int64s, _Int32s], _COUNT
         self.in_order = library.efl_in_order

@@ -50,6 +50,18 @@ int32_t efl_add_at(float *restrict total, int64_t n, const int64_t *positions, c
     return 0;
 }
 
+/* Add numbers, each times the sign at its position, by their positions' remainders; positions increase, below ``n``.
+ * 1, if they do not. */
+int32_t efl_sum_by_remainder(const int64_t *positions, const float *numbers, int64_t count, const float *signs,
+                             int64_t n, int64_t width, double *restrict sums) {
+    for (int64_t i = 0, begin = 0; i < count; i++) {
+        if (positions[i] < begin || positions[i] >= n) return 1;
+        if (positions[i] >= begin + width) begin = positions[i] / width * width;
+        sums[positions[i] - begin] += (double)(numbers[i] * signs[positions[i]]);
+    }
+    return 0;
+}
+
 /* Where codes are not zero, and what they are there; both have room for ``n``. Returns how many there are. */
 int64_t efl_non_zeros(const int32_t *codes, int64_t n, int64_t *restrict positions, int32_t *restrict found) {
     int64_t count = 0;

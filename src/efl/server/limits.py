@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,21 @@ from efl.algorithms.base import Part, Parts, RoundSettings
 from efl.algorithms.state import Limit
 from efl.errors import WireError
 from efl.wire import Field, Payload
+from efl.wire.sparse import squared_length
 
 Amount = tuple[str, float, float]  # what it is, its norm, and its limit
-Model = tuple[Tensor, Tensor]  # weights and float buffers
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A vector whose norm is found once, for all clients of a round."""
+
+    vector: Tensor
+
+    @cached_property
+    def norm(self) -> float:
+        """Its Euclidean norm."""
+        return _norm(self.vector.numpy())
 
 
 @dataclass(frozen=True)
@@ -35,20 +49,27 @@ class NormLimits:
     norm_bound: float
 
     def check(
-        self, client: int, parts: Parts, declared: Mapping[str, Part], server: Model, settings: RoundSettings
+        self,
+        client: int,
+        parts: Parts,
+        declared: Mapping[str, Part],
+        w: Measured,
+        buffers: Measured,
+        settings: RoundSettings,
     ) -> None:
-        """Raise `WireError` if a part exceeds its norm limit; ``server`` is the model and its buffers."""
-        w, buffers = server
+        """Raise `WireError` if a part exceeds its norm limit; ``w`` and ``buffers`` are the server's model."""
         for name, part in parts.items():
             if name in declared:
                 amounts = self._amounts(name, part, declared[name].limit, w, settings)
             else:
-                amounts = iter([(name, _norm(part.values - buffers.numpy()), self._bound(buffers) ** 2)])
+                amounts = iter([(name, _norm(part.values - buffers.vector.numpy()), self._bound(buffers) ** 2)])
             for what, norm, limit in amounts:
                 if not norm <= limit:
                     raise WireError(f"client {client} sent {what} of norm {norm:.3g}; the limit is {limit:.3g}")
 
-    def _amounts(self, name: str, part: Payload, limit: Limit, w: Tensor, settings: RoundSettings) -> Iterator[Amount]:
+    def _amounts(
+        self, name: str, part: Payload, limit: Limit, w: Measured, settings: RoundSettings
+    ) -> Iterator[Amount]:
         bound = self._bound(w)
         gradient = bound / min(1.0, settings.local_steps * settings.eta)
         if isinstance(part, Field):
@@ -57,16 +78,16 @@ class NormLimits:
         elif limit == "vote":
             yield f"a vote ({name})", float(np.abs(part.values).max(initial=0.0)), 1.0
         elif limit == "update":
-            yield f"an {name}", _norm(part.values - w.numpy() if part.absolute else part.values), bound
+            yield f"an {name}", _norm(part.values - w.vector.numpy() if part.absolute else part.values), bound
         else:
             yield f"a {name}", _norm(part.values), gradient
 
-    def _bound(self, vector: Tensor) -> float:
-        return self.norm_bound * max(1.0, float(vector.double().norm()))
+    def _bound(self, model: Measured) -> float:
+        return self.norm_bound * max(1.0, model.norm)
 
 
 def _norm(values: NDArray[np.float32]) -> float:
-    return float(np.linalg.norm(values.astype(np.float64)))
+    return sqrt(squared_length(values))
 
 
 def _root_of_sum(field: Field, batch_size: int) -> float:
@@ -74,5 +95,5 @@ def _root_of_sum(field: Field, batch_size: int) -> float:
     fisher: NDArray[Any] = field.fisher
     total = float(fisher.sum(dtype=np.float64))
     if field.factored_fisher is not None:
-        total = max(total, float(field.factored_fisher.dense().sum(dtype=np.float64)))
-    return float(np.sqrt(total / batch_size))
+        total = max(total, field.factored_fisher.total)
+    return sqrt(total / batch_size)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
 from efl.algorithms.base import Part, Parts, RoundSettings, ServerState
 from efl.errors import DivergedError, WireError
-from efl.server.limits import NormLimits
+from efl.server.limits import Measured, NormLimits
 from efl.server.loss_limit import MAX_LOSS
 from efl.wire import Context, Dense, Payload, TrainReply
 from efl.wire.parts import decode_parts
@@ -49,6 +50,10 @@ class ReplyValidator:
     max_loss: float = MAX_LOSS
     private: bool = False
 
+    @cached_property
+    def _measured(self) -> tuple[Measured, Measured]:
+        return Measured(self.server.w), Measured(self.buffers)
+
     def validate(self, reply: TrainReply, client: int) -> ValidReply:
         """The reply, decoded.
 
@@ -78,7 +83,7 @@ class ReplyValidator:
             raise WireError(f"client {client} reports a training loss of {reply.loss:.3g}")
         parts = self._decoded(reply, client)
         if self.limits is not None:
-            self.limits.check(client, parts, self.parts, (self.server.w, self.buffers), settings)
+            self.limits.check(client, parts, self.parts, *self._measured, settings)
         return ValidReply(reply.steps, reply.loss, parts, reply.recovered)
 
     def _decoded(self, reply: TrainReply, client: int) -> Parts:

@@ -73,6 +73,13 @@ class RankOneFisher:
         """Rows and columns themselves, whose product is the guess."""
         return values_of(self.rows), values_of(self.columns)
 
+    @property
+    def total(self) -> float:
+        """The sum of all guesses."""
+        rows, columns = (side.astype(np.float64) for side in self.values)
+        slices = zip(self.layout.row_slices, self.layout.column_slices, strict=True)
+        return float(sum(rows[at].sum() * columns[across].sum() for at, across in slices))
+
     def steps(self, positions: Whole) -> Whole:
         """The guessed logarithm at increasing positions."""
         found = np.empty(len(positions), np.int64)

@@ -56,6 +56,21 @@ def add_at(total: Vector, positions: Positions, values: Vector, weight: float) -
         raise IndexError(f"a position outside a vector of {len(total)}")
 
 
+def summed_by_remainder(positions: Positions, values: Vector, signs: Vector, width: int) -> NDArray[np.float64]:
+    """The sums of values, each with the sign at its position, over positions alike but for multiples of ``width``.
+
+    >>> summed_by_remainder(np.array([1, 2, 4]), np.float32([5, 6, 7]), np.float32([1, 1, -1, 1, 1]), 3)
+    array([ 0., 12., -6.])
+    """
+    loops = loaded()
+    if loops is None:
+        return np.bincount(positions % width, values * signs[positions], width).astype(np.float64, copy=False)
+    sums = np.zeros(width)
+    if loops.sum_by_remainder(positions, values, len(positions), signs, len(signs), width, sums):
+        raise IndexError(f"a position outside a vector of {len(signs)}, or before another")
+    return sums
+
+
 def non_zeros(codes: NDArray[np.int32]) -> tuple[Positions, NDArray[np.int32]]:
     """Where codes are not zero, and what they are there.
 

@@ -12,6 +12,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from efl.wire.sparse import summed_by_remainder
+
 Vector = NDArray[np.float32]
 
 
@@ -33,8 +35,7 @@ def sketched(values: Vector, n: int, width: int, seed: int, positions: NDArray[n
         return whole_vector
     signs = _signs(n, seed)
     if positions is not None:
-        added = np.bincount(positions % width, values * signs[positions], width)
-        return added.astype(np.float32)
+        return summed_by_remainder(positions, values, signs, width).astype(np.float32)
     signed, whole = values * signs, n // width * width
     out: Vector = signed[:whole].reshape(-1, width).sum(0)
     out[: n - whole] += signed[whole:]
