@@ -1,7 +1,8 @@
 """The measurements run, and say what they should; how fast things are is not for a test to judge."""
 
 from efl.algorithms import ALGORITHMS
-from efl.bench.overhead import ratios
+from efl.bench import watch
+from efl.bench.overhead import defence_prices, ratios
 from efl.bench.scale import point, settings
 from efl.bench.speed import multiplications, ratio
 from efl.models import Task, build
@@ -24,6 +25,17 @@ def test_overhead_knows_every_algorithm(digits):
     overhead = ratios("mlp on digits", digits, "mlp", repeats=2, names=list(ALGORITHMS), warm_up=1)
     assert overhead.ratios["fedavg"] == 1
     assert set(overhead.ratios) == set(ALGORITHMS)
+
+
+def test_a_defence_has_a_price():
+    assert [line.split(":")[0] for line in defence_prices(1)] == [
+        "limits and defence, mlp on digits",
+        "limits and defence, mlp200 on images of 28 × 28",
+    ]
+
+
+def test_a_run_is_watched_and_not():
+    assert watch.measure(1, 2).startswith("somebody watches 2 rounds on digits: ")
 
 
 def test_ten_thousand_clients_take_no_more_room_than_their_cohort():

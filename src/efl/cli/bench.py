@@ -46,6 +46,17 @@ def overhead(
 
 
 @app.command()
+def watch(
+    repeats: Annotated[int, typer.Option(min=1, help="Runs with a viewer, and as many without.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each.")] = 150,
+) -> None:
+    """What a live page costs the run that it shows."""
+    from efl.bench.watch import measure
+
+    say(measure(repeats, rounds))
+
+
+@app.command()
 def scale(
     rounds: Annotated[int, typer.Option(min=3, help="Rounds at each point.")] = 15,
     clients: Annotated[int, typer.Option(min=100, help="The most clients.")] = 100_000,
