@@ -203,7 +203,8 @@ def update(client, size, share, update, steps=20, asked=0.5, answers=1.0):
         ({"participation": "share"}, [0.4, 0.1]),
         ({"participation": "self-normalised"}, [0.8 / 1.2, 0.4 / 1.2]),
         ({"weighting": "A"}, [0.8 / 1.2, 0.4 / 1.2]),
-        ({"memory": "off"}, [0.8 / 1.2, 0.4 / 1.2]),
+        ({"memory": "off", "caution": 0.0}, [0.8 / 1.2, 0.4 / 1.2]),
+        ({"memory": "off"}, [0.8 / 0.96, 0.16 / 0.96]),  # 5 of 20 steps: β = 2·5/(5 + 20)
         ({"memory": "off", "participation": "unbiased"}, [0.8, 0.4]),
         ({"density_up": 0.1}, [0.8, 0.4]),
         ({"weighting": "B", "scale_at": "server", "density_up": 0.1}, [0.8, 0.4]),

@@ -18,18 +18,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from efl.algorithms.base import (
-    Algorithm,
-    Budget,
-    LocalWork,
-    Part,
-    Parts,
-    Presets,
-    RoundSettings,
-    ServerState,
-    Update,
-    Uploads,
-)
+from efl.algorithms.base import Algorithm, Budget, LocalWork, Part, Parts, Presets, Uploads
 from efl.algorithms.components.drift import drift_of, drift_state, without_drift
 from efl.algorithms.components.efl_presets import FIRST_EDITION, PAPER, PRIVATE, SEARCHED
 from efl.algorithms.components.elastic import ElasticField, StepKind, completion_scale, elastic_step
@@ -41,8 +30,9 @@ from efl.algorithms.compression.error_feedback import UNCOMPRESSED_MODEL, ErrorF
 from efl.algorithms.compression.lattice import StochasticLattice
 from efl.algorithms.compression.ternary import SparseTernary
 from efl.algorithms.registry import ALGORITHMS
+from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.algorithms.transform import Transform
-from efl.algorithms.transforms.caution import Caution
+from efl.algorithms.transforms.caution import Caution, confidence
 from efl.algorithms.transforms.memory import Memory
 from efl.errors import UserError
 from efl.settings import AtLeastOne, Count, Density, NonNegative, Positive
@@ -70,7 +60,7 @@ class EFL(Algorithm):
         memory: Whether both sides remember what clients sent (`Memory`); ``auto``: with the lattice, and where they
             return at least every twentieth round.
         drift: Whether clients correct their drift; ``auto``: with the lattice, if they return every fifth round.
-        caution: κ of `Caution`; None for 1 with the lattice, else 0.
+        caution: κ of `Caution`, or of weights where they are self-normalised; None for 1 with the lattice, else 0.
         weighting: Incomplete work is scaled by a_E/a_s (``elastic``), by E/s (``C``), not (``B``), or dropped (``A``).
         weight_cap: θ of Assumption 5, the most that incomplete work is scaled by.
         fisher: ``running`` (of the gradients of the steps just done, free), ``empirical`` or ``true`` (their own pass).
@@ -170,6 +160,11 @@ class EFL(Algorithm):
         return self.caution if self.caution is not None else 1.0 if self._on_lattice else 0.0
 
     @property
+    def _weighs_by_confidence(self) -> bool:
+        """Whether caution is in the weights: where these sum to 1, shorter updates would only mean shorter steps."""
+        return self._kappa > 0 and not self._remembers and self._participation == "self-normalised"
+
+    @property
     def _observes(self) -> bool:
         return "running" in (self.fisher, self.fisher_size or ("running" if self._on_lattice else "own"))
 
@@ -204,10 +199,11 @@ class EFL(Algorithm):
 
     @property
     def default_transforms(self) -> Sequence[Transform]:
-        """Memory and caution."""
+        """Memory and caution, unless weights have that."""
         of: Literal["sent", "meant"] = "sent" if self._unbiased else "meant"
         memory = (Memory(of, self._lattice),) if self._remembers else ()
-        return (*memory, *((Caution(self._kappa),) if self._kappa else ()))
+        shortens = self._kappa > 0 and not self._weighs_by_confidence
+        return (*memory, *((Caution(self._kappa),) if shortens else ()))
 
     # Server, before a round
 
@@ -266,6 +262,9 @@ class EFL(Algorithm):
         shares = [update.share for update in updates]
         if self._participation != "share":
             shares = inverse_probability(shares, [update.probability(self.answer_rates) for update in updates])
+        if self._weighs_by_confidence:
+            betas = [confidence(float(update.steps), settings.local_steps, self._kappa) for update in updates]
+            shares = [share * beta for share, beta in zip(shares, betas, strict=True)]
         if self._participation == "self-normalised" or self.weighting == "A":
             shares = self_normalised(shares)
         if self.scale_at == "client" or self.weighting in ("A", "B"):
