@@ -26,7 +26,7 @@ from efl.algorithms.state import Budget
 USUAL, SMALLEST = 10, 0.5  # effective cohorts
 SLOWEST = 4  # rounds besides D, in the pace at which the factor follows
 PAID_BACK = 2  # times as many rounds, over which a debt is paid back
-BOUNDS = (-1.0, 1.25)  # octaves
+BOUNDS = (-1.0, 1.5)  # octaves
 TARGETS = (0.4, 1.2)  # of what a round is allowed, whatever the debt
 CAUTIOUS = 0.93  # of the budget is aimed at
 LEAST = 0.75  # of the budget is left to what can be made coarser
