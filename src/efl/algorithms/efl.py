@@ -70,7 +70,7 @@ class EFL(Algorithm):
         step: The elastic step: ``implicit`` (stable for every λ) or ``explicit``.
         scale_at: Incomplete work is scaled at the ``client`` before compression, or at the ``server``, with residual.
         participation: ``unbiased`` weights p^k/π_k, ``self-normalised`` ones, or the ``share`` p^k; ``auto`` for the
-            second with a lattice but no memory, which else takes away the noise of a sum that is not always 1.
+            second with a lattice in rounds without memory, which else takes away the noise of a sum that is not 1.
         answer_rates: Whether π_k counts how often client k replies, besides how often it is sampled.
         server_applies: What the server adds to its model: what it ``broadcast``, or the uncompressed ``aggregate``.
         scope: ST over the ``whole`` vector, or for each ``tensor`` by itself.
@@ -125,8 +125,7 @@ class EFL(Algorithm):
         remember, correct = clients <= REMEMBERED * cohort, clients <= RETURNING * cohort
         memory: Switch = "on" if self._remembers and (remember or self.memory == "on") else "off"
         drift: Switch = "on" if self._corrects_drift and (correct or self.drift == "on") else "off"
-        fitted = replace(self, memory=memory, drift=drift, caution=self._kappa)
-        return replace(fitted, participation=fitted._participation)
+        return replace(self, memory=memory, drift=drift, caution=self._kappa)
 
     @property
     def budget(self) -> Budget | None:
@@ -150,19 +149,18 @@ class EFL(Algorithm):
     def _corrects_drift(self) -> bool:
         return self._turned(self.drift)
 
-    @property
-    def _participation(self) -> Participation:
-        noisy = self._on_lattice and not self._remembers
-        return self.participation if self.participation != "auto" else "self-normalised" if noisy else "unbiased"
+    def _remembers_in(self, settings: RoundSettings) -> bool:
+        """Whether memories act in a round: they do not where clients are too unequal."""
+        return self._remembers and settings.clients > 0
+
+    def _normalises(self, settings: RoundSettings) -> bool:
+        """Whether weights are made to sum to 1."""
+        noisy = self.participation == "auto" and self._on_lattice and not self._remembers_in(settings)
+        return noisy or self.participation == "self-normalised" or self.weighting == "A"
 
     @property
     def _kappa(self) -> float:
         return self.caution if self.caution is not None else 1.0 if self._on_lattice else 0.0
-
-    @property
-    def _weighs_by_confidence(self) -> bool:
-        """Whether caution is in the weights: where these sum to 1, shorter updates would only mean shorter steps."""
-        return self._kappa > 0 and not self._remembers and self._participation == "self-normalised"
 
     @property
     def _observes(self) -> bool:
@@ -199,11 +197,12 @@ class EFL(Algorithm):
 
     @property
     def default_transforms(self) -> Sequence[Transform]:
-        """Memory and caution, unless weights have that."""
+        """Memory and caution; that only where weights do not have it."""
         of: Literal["sent", "meant"] = "sent" if self._unbiased else "meant"
         memory = (Memory(of, self._lattice),) if self._remembers else ()
-        shortens = self._kappa > 0 and not self._weighs_by_confidence
-        return (*memory, *((Caution(self._kappa),) if shortens else ()))
+        weighed = self.participation in ("auto", "self-normalised") and self._on_lattice
+        caution = Caution(self._kappa, "remembered" if weighed else "all")
+        return (*memory, *((caution,) if self._kappa > 0 and (self._remembers or not weighed) else ()))
 
     # Server, before a round
 
@@ -260,12 +259,13 @@ class EFL(Algorithm):
     def weights(self, updates: Sequence[Update], settings: RoundSettings) -> Sequence[float]:
         """p^k/π_k; times E/s, where the server scales."""
         shares = [update.share for update in updates]
-        if self._participation != "share":
+        if self.participation != "share":
             shares = inverse_probability(shares, [update.probability(self.answer_rates) for update in updates])
-        if self._weighs_by_confidence:
+        normalised = self._normalises(settings)
+        if normalised and self._on_lattice and self._kappa > 0 and not self._remembers_in(settings):
             betas = [confidence(float(update.steps), settings.local_steps, self._kappa) for update in updates]
             shares = [share * beta for share, beta in zip(shares, betas, strict=True)]
-        if self._participation == "self-normalised" or self.weighting == "A":
+        if normalised:
             shares = self_normalised(shares)
         if self.scale_at == "client" or self.weighting in ("A", "B"):
             return shares

@@ -1,6 +1,6 @@
 """Few steps, scaled up to stand for many, are noisy: they count less."""
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,11 +27,16 @@ class Caution(Transform):
 
     Attributes:
         kappa: κ; 0 leaves everything as it is.
+        rounds: In which it acts: ``all``, or those in which clients are ``remembered``. In others weights that sum to 1
+            may have it instead; there, shorter updates would mean shorter steps of the model, and nothing else.
     """
 
     kappa: NonNegative = 1.0
+    rounds: Literal["all", "remembered"] = "all"
 
     def on_client(self, delta: Tensor, work: LocalWork) -> Tensor:
         """The deltas, shortened."""
+        if self.rounds == "remembered" and work.settings.clients == 0:
+            return delta
         done, most = work.steps_done.unsqueeze(1).to(delta.dtype), work.settings.local_steps
         return delta * torch.where(done < most, confidence(done, most, self.kappa), 1.0)
