@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cohorts import Cohort
 from fleets import IRREGULAR
 from torch import nn
 
@@ -15,6 +16,7 @@ from efl.algorithms.base import RoundSettings, ServerState, Update
 from efl.algorithms.components.elastic import ElasticField, completion_scale, elastic_step
 from efl.algorithms.compression.error_feedback import ErrorFeedback
 from efl.algorithms.pipeline import aggregate, initial_state
+from efl.algorithms.transforms.caution import Caution
 from efl.models import Task, build
 from efl.models.vectors import flatten
 from efl.rng import Purpose, stream, torch_seed
@@ -215,7 +217,26 @@ def update(client, size, share, update, steps=20, asked=0.5, answers=1.0):
 )
 def test_weights_by_hand(settings, expected):
     updates = [update(0, 40, 0.4, [0.0]), update(1, 10, 0.1, [0.0], steps=5, answers=0.5)]
-    assert np.allclose(EFL(**settings).weights(updates, settings_for(1)), expected)
+    assert np.allclose(EFL(**settings).weights(updates, replace(settings_for(1), clients=50)), expected)
+
+
+def test_weights_where_clients_are_too_unequal_to_be_remembered():
+    """They sum to 1, and 5 of 20 steps count β = 0.4; what is asked for is left alone."""
+    updates = [update(0, 40, 0.4, [0.0]), update(1, 10, 0.1, [0.0], steps=5, answers=0.5)]
+    settings = replace(settings_for(1), clients=0)
+    assert np.allclose(EFL().weights(updates, settings), [0.8 / 0.96, 0.16 / 0.96])
+    assert np.allclose(EFL(participation="unbiased").weights(updates, settings), [0.8, 0.4])
+    assert np.allclose(EFL(density_up=0.1).weights(updates, settings), [0.8, 0.4])
+
+
+@pytest.mark.parametrize(("clients", "expected"), [(0, 1.0), (50, 0.5)])
+def test_caution_is_in_the_weights_or_at_the_client(clients, expected):
+    """A client that did 2 of 6 steps counts 2·2/(2 + 6) of itself, unless its weight does."""
+    (caution,) = (one for one in EFL().transforms if isinstance(one, Caution))
+    cohort = Cohort(steps=(6, 2, 1, 1))
+    cohort.settings = replace(cohort.settings, clients=clients)
+    work = cohort.work("eager", clients=[0, 1])
+    assert caution.on_client(torch.ones(2, 1), work).tolist() == [[1.0], [expected]]
 
 
 def test_a_round_without_answers_changes_nothing():
