@@ -123,7 +123,7 @@ def as_format_5(path, rows):
     slots = tensors["transport/host/store/slots"].clone()
     for row in slots:
         kept = rows.read([Slot(int(row[1]), -1)])
-        row[2] = _sum([matrix[0] for matrix in kept.values()])
+        row[2] = _sum([matrix[0].numpy() for matrix in kept.values()])
     tensors["transport/host/store/slots"] = slots
     text = json.dumps(values)
     notes = {"format": 5, "written_by": "elastic-fl 0.1.0", "sha256": _sha256(tensors, text)}

@@ -139,6 +139,14 @@ def test_sums_are_exact_in_whatever_order():
     assert np.array_equal(back, w)
 
 
+def test_a_step_without_codes_says_nothing():
+    """Such as a hostile client may send, however long."""
+    some, none = lattice([0, 3, -1], 2.0**-10), lattice([0, 0, 0], 2.0**100)
+    for increments in ([some, none], [none, some]):
+        assert same(total(increments, some.layout), some)
+    assert not len(total([none, none], some.layout).positions)
+
+
 def test_a_client_that_missed_broadcasts_is_sent_their_sum_or_the_model():
     rng = np.random.default_rng(3)
     context = Context(LAYOUT)

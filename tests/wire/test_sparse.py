@@ -90,8 +90,23 @@ def test_values_are_added_where_they_belong(seed, n, weight):
 
 @pytest.mark.parametrize("outside", [-1, 3, 2**40])
 def test_nothing_is_added_outside_a_vector(outside):
+    where, ones = np.array([0, outside]), np.ones(2, np.float32)
+
+    def refused():
+        with pytest.raises(IndexError):
+            sparse.add_at(np.zeros(3, np.float32), where, ones, 1.0)
+        with pytest.raises(IndexError):
+            sparse.summed_by_remainder(where, ones, np.ones(3, np.float32), 2)
+
+    both_ways(refused)
+
+
+def test_as_many_values_as_positions_of_whatever_kind():
+    total = np.zeros(3, np.float32)
+    sparse.add_at(total, np.array([0, 2], np.int32), np.array([1.0, 2.0]), 2.0)
+    assert total.tolist() == [2, 0, 4]
     with pytest.raises(IndexError):
-        sparse.add_at(np.zeros(3, np.float32), np.array([0, outside]), np.ones(2, np.float32), 1.0)
+        sparse.add_at(total, np.array([0, 1, 2]), np.ones(2, np.float32), 1.0)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3000), st.integers(1, 400))

@@ -7,8 +7,7 @@ applies.
 
 Beyond the paper, updates travel on a stochastic lattice instead of as ternary tensors, clients that return correct
 their drift, and both sides remember: docs/algorithm.md has the reasons. `FIRST_EDITION` holds the settings without
-these, in which updates travel as ST with residuals on both sides (Algorithm 2), and `PAPER` those that give the paper's
-literal form.
+these, with ST and residuals on both sides (Algorithm 2), and `PAPER` those that give the paper's literal form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -125,7 +124,10 @@ class EFL(Algorithm):
         remember, correct = clients <= REMEMBERED * cohort, clients <= RETURNING * cohort
         memory: Switch = "on" if self._remembers and (remember or self.memory == "on") else "off"
         drift: Switch = "on" if self._corrects_drift and (correct or self.drift == "on") else "off"
-        return replace(self, memory=memory, drift=drift, caution=self._kappa)
+        fitted = replace(self, memory=memory, drift=drift, caution=self._kappa)
+        if self.participation != "auto" or fitted._remembers:
+            return fitted
+        return replace(fitted, participation="self-normalised" if self._on_lattice else "unbiased")
 
     @property
     def budget(self) -> Budget | None:
@@ -257,7 +259,7 @@ class EFL(Algorithm):
     # Server, after a round
 
     def weights(self, updates: Sequence[Update], settings: RoundSettings) -> Sequence[float]:
-        """p^k/π_k; times E/s, where the server scales."""
+        """p^k/π_k, times β and scaled to a sum of 1 in rounds without memory; times E/s, where the server scales."""
         shares = [update.share for update in updates]
         if self.participation != "share":
             shares = inverse_probability(shares, [update.probability(self.answer_rates) for update in updates])
@@ -269,8 +271,8 @@ class EFL(Algorithm):
             shares = self_normalised(shares)
         if self.scale_at == "client" or self.weighting in ("A", "B"):
             return shares
-        worth = settings.optimiser.progress
-        scales = [min(worth(settings.local_steps) / worth(update.steps), self.weight_cap) for update in updates]
+        worth, most = settings.optimiser.progress, settings.local_steps
+        scales = [min(worth(most) / worth(update.steps), self.weight_cap) for update in updates]
         return [share * scale for share, scale in zip(shares, scales, strict=True)]
 
     def server_update(

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from urllib.request import urlopen
 
 from efl.api import train
 from efl.federation import Federation, load
 from efl.track.live.beside import served_beside
 
-CHUNK = 4096
+READER = """
+import sys
+from urllib.request import urlopen
+with urlopen(sys.argv[1]) as events:
+    print("connected", flush=True)
+    while events.read(4096):
+        pass
+"""
 
 
 def measure(repeats: int, rounds: int) -> str:
     """Medians of what the run takes with a viewer over what its neighbour takes without, in one line."""
     federation = load("digits")
     _seconds(federation, rounds, watched=False)  # to warm up
-    pairs = [[_seconds(federation, rounds, watched=watched) for watched in (False, True)] for _ in range(repeats)]
-    processor, clock = ([one[1][at] / one[0][at] - 1 for one in pairs] for at in (0, 1))
+    pairs = []
+    for number in range(repeats):
+        order = (False, True) if number % 2 else (True, False)
+        pairs.append({watched: _seconds(federation, rounds, watched=watched) for watched in order})
+    processor, clock = ([one[True][at] / one[False][at] - 1 for one in pairs] for at in (0, 1))
     spread = f"{min(processor):+.1%} to {max(processor):+.1%}"
     times = f"{median(processor):+.1%} processor time ({spread}), {median(clock):+.1%} by the clock"
     return f"somebody watches {rounds} rounds on digits: {times}"
@@ -48,16 +58,11 @@ def _trained(federation: Federation, rounds: int, out: Path) -> tuple[float, flo
 @contextmanager
 def _viewer(address: str) -> Iterator[None]:
     """Within, another process reads what the page is sent."""
-    process = multiprocessing.get_context("spawn").Process(target=_read_events, args=(address,), daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
-
-
-def _read_events(address: str) -> None:
-    with urlopen(address.rstrip("/") + "/events") as events:
-        while events.read(CHUNK):
-            pass
+    command = [sys.executable, "-c", READER, f"{address.rstrip('/')}/events"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is connected
+        try:
+            yield
+        finally:
+            process.kill()

@@ -50,13 +50,13 @@ int32_t efl_add_at(float *restrict total, int64_t n, const int64_t *positions, c
     return 0;
 }
 
-/* Add numbers, each times the sign at its position, by their positions' remainders; positions increase, below ``n``.
- * 1, if they do not. */
+/* Add numbers, each times the sign at its position among ``n``, by the remainders of their positions; 1, if one lies
+ * outside. */
 int32_t efl_sum_by_remainder(const int64_t *positions, const float *numbers, int64_t count, const float *signs,
                              int64_t n, int64_t width, double *restrict sums) {
     for (int64_t i = 0, begin = 0; i < count; i++) {
-        if (positions[i] < begin || positions[i] >= n) return 1;
-        if (positions[i] >= begin + width) begin = positions[i] / width * width;
+        if ((uint64_t)positions[i] >= (uint64_t)n) return 1;
+        if (positions[i] < begin || positions[i] >= begin + width) begin = positions[i] / width * width;
         sums[positions[i] - begin] += (double)(numbers[i] * signs[positions[i]]);
     }
     return 0;

@@ -2,8 +2,8 @@
 
 An algorithm may name a budget: a share of what FedAvg would send in the same rounds, whole models to every client
 sampled and back from every one that finishes its steps, or bytes per client and round. After every round the steps of
-all lattices are scaled by one factor, a power of 2^¼ that requests bring along; bytes fall with the step
-a little slower than in proportion.
+all lattices are scaled by one factor, a power of 2^¼; requests bring that of uploads along, which besides depends on
+the cohort. Bytes fall with the step a little slower than in proportion.
 
 What is sent in a round depends on the steps of as many rounds ago as clients stay away (catch-up), D on average. So the
 factor follows slowly, in 1/(D + 4) parts: an integrator behind a delay of D/2 is stable, and damped, up to several
@@ -65,10 +65,11 @@ class ByteControl:
 
         The noise of an upload's rounding grows with its step, and falls with the number of uploads that it is averaged
         over. So in an effective cohort smaller than `USUAL` their steps are shorter in proportion. What rounding leaves
-        out of a broadcast stays in the server's residual and comes later, whoever was sampled.
+        out of a broadcast stays in the server's residual, which algorithms with a budget have, and comes later, whoever
+        was sampled.
         """
-        finer = min(0.0, log2(max(cohort, SMALLEST) / USUAL))
-        return round(4 * (self.octaves + finer)), round(4 * self.octaves)
+        up = round(4 * (self.octaves + min(0.0, log2(max(cohort, SMALLEST) / USUAL))))
+        return up, up if self.budget is None else round(4 * self.octaves)
 
     def note(self, kinds: KindsSent, model_bytes: int, requests: int, complete: int, clients: int) -> None:
         """After a round.

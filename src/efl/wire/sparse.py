@@ -10,6 +10,7 @@ from efl.native import loaded
 Positions = NDArray[np.int64]
 Vector = NDArray[np.float32]
 
+OUTSIDE = "a position outside the vector"
 LANES = 8  # partial sums of squares: in this order compiled code finds the same sum, bit for bit
 
 
@@ -24,7 +25,10 @@ def squared_length(vector: Vector) -> float:
         return float(loops.squares(vector, len(vector)))
     padded = np.zeros(-(-len(vector) // LANES) * LANES)
     np.square(vector, out=padded[: len(vector)], dtype=np.float64)
-    return float(sum(padded.reshape(-1, LANES).sum(0).tolist()))
+    total = 0.0
+    for lane in padded.reshape(-1, LANES).sum(0).tolist():
+        total += lane  # sum() may be more exact than compiled code is
+    return total
 
 
 def rounded_down(vector: Vector, step: np.float32, noise: Vector) -> tuple[Positions, NDArray[np.int32]]:
@@ -49,11 +53,11 @@ def add_at(total: Vector, positions: Positions, values: Vector, weight: float) -
     >>> total
     array([1.5, 1. , 2.5], dtype=float32)
     """
-    loops = loaded()
+    loops, (positions, values) = loaded(), _as_many(positions, values)
     if loops is None or not total.flags.c_contiguous:
-        total[positions] += values * np.float32(weight)
+        total[_within(positions, len(total))] += values * np.float32(weight)
     elif loops.add_at(total, len(total), positions, values, len(positions), weight):
-        raise IndexError(f"a position outside a vector of {len(total)}")
+        raise IndexError(OUTSIDE)
 
 
 def summed_by_remainder(positions: Positions, values: Vector, signs: Vector, width: int) -> NDArray[np.float64]:
@@ -62,13 +66,28 @@ def summed_by_remainder(positions: Positions, values: Vector, signs: Vector, wid
     >>> summed_by_remainder(np.array([1, 2, 4]), np.float32([5, 6, 7]), np.float32([1, 1, -1, 1, 1]), 3)
     array([ 0., 12., -6.])
     """
-    loops = loaded()
+    loops, (positions, values) = loaded(), _as_many(positions, values)
     if loops is None:
-        return np.bincount(positions % width, values * signs[positions], width).astype(np.float64, copy=False)
+        signed = values * signs[_within(positions, len(signs))]
+        return np.bincount(positions % width, signed, width).astype(np.float64, copy=False)
     sums = np.zeros(width)
     if loops.sum_by_remainder(positions, values, len(positions), signs, len(signs), width, sums):
-        raise IndexError(f"a position outside a vector of {len(signs)}, or before another")
+        raise IndexError(OUTSIDE)
     return sums
+
+
+def _as_many(positions: Positions, values: Vector) -> tuple[Positions, Vector]:
+    """Both as compiled code takes them, one as long as the other."""
+    if len(positions) != len(values):
+        raise IndexError(f"{len(values)} values at {len(positions)} positions")
+    return np.ascontiguousarray(positions, np.int64), np.ascontiguousarray(values, np.float32)
+
+
+def _within(positions: Positions, n: int) -> Positions:
+    """The positions, seen to be below ``n`` and not counted from the end, as compiled code sees to it."""
+    if len(positions) and not 0 <= positions.min() <= positions.max() < n:
+        raise IndexError(OUTSIDE)
+    return positions
 
 
 def non_zeros(codes: NDArray[np.int32]) -> tuple[Positions, NDArray[np.int32]]:

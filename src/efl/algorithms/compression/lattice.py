@@ -45,7 +45,7 @@ class StochasticLattice(Codec):
     Attributes:
         step_up: a, the step of an upload in units of the root mean square of its entries; None makes it 6, times the
             coarsening that a byte budget asks for.
-        step_down: b, the step of a broadcast in the same units; None makes it 2·√(1/q), times that coarsening, where
+        step_down: b, the step of a broadcast in the same units; None makes it 2·√(1/q), times its own coarsening, where
             q is the probability that a client is sampled: what one broadcast leaves out others bring until it returns.
         rounding: ``stochastic`` up, or to the ``nearest``, which needs a residual to lose nothing.
     """
@@ -115,7 +115,8 @@ class StochasticLattice(Codec):
         sent = [
             (one.step / a if isinstance(one, Lattice) else root_mean_square(one.values), weight)
             for one, weight in aggregate.contributions
-            if isinstance(one, Lattice | Increment)
+            if isinstance(one, Increment)
+            or (isinstance(one, Lattice) and len(one.positions))  # else its step says nothing
         ]
         total = sum(weight for _, weight in sent)
         if total > 0:

@@ -258,8 +258,7 @@ def _sizes(field: Field) -> list[float]:
     u, d = field.fisher, np.abs(field.displacement)
     total = float(u.sum(dtype=np.float64))
     if field.factored_fisher is not None:
-        rows, _ = field.factored_fisher.values
-        total = max(total, float(rows.sum(dtype=np.float64)))
+        total = max(total, field.factored_fisher.total)
     return [total, float(u.max(initial=0.0)), sqrt(float(d @ d)), float(d.max(initial=0.0))]
 
 

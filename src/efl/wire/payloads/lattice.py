@@ -88,8 +88,9 @@ class Lattice(SparseIncrement):
 
 def total(increments: Sequence[Lattice], layout: Layout) -> Lattice:
     """The sum of increments whose steps are powers of two, exactly; codes of 32 bits are enough for any model."""
-    step = min((one.step for one in increments), default=inf)
+    some = [one for one in increments if len(one.positions)]  # others may have any step
+    step = min((one.step for one in some or increments), default=inf)
     codes = np.zeros(layout.n, dtype=np.int32)
-    for one in increments:
+    for one in some:
         codes[one.positions] += one.codes * np.int32(one.step / step)
     return Lattice.of(layout, codes, step)

@@ -32,7 +32,7 @@ class TrainRequest(TypedMessage):
 
     Attributes:
         clients: How many clients of equal share there are, as in `RoundSettings`.
-        coarseness: Of lattices, as in `RoundSettings`.
+        coarseness: Of uploaded lattices, as in `RoundSettings`.
         accepted: The last round whose upload from this client was used; `NO_ROUND` for none.
         start: For a client without a model, the checksum of the first model, which it may rebuild from its seed.
         shared: Encoded payloads that all clients of the round get alike.
