@@ -31,6 +31,7 @@ from efl.wire.reader import CHECKSUM, Reader, opened, sealed, varints
 VERSION = 5
 KINDS = ("request", "reply", "evaluate", "evaluated", "save", "restore", "state")  # by their number on the wire
 USUAL_PARTS = ("update", "field", "buffers")  # by their number on the wire; others travel by name
+_USUAL = dict(enumerate(USUAL_PARTS))
 PERSONAL = "personal"
 """The part of a request that is for one client alone."""
 _UNLIMITED = Limits()
@@ -120,10 +121,14 @@ def _short(name: str) -> str | int:
 
 def _named(parts: dict[Any, Any]) -> dict[Any, Any]:
     """Parts by their names; each part has one way to be written."""
-    if any(type(key) is str and key in USUAL_PARTS for key in parts):
-        raise WireError("a usual part by its name instead of its number")
-    known = dict(enumerate(USUAL_PARTS))
-    return {known.get(key, key) if type(key) is int else key: size for key, size in parts.items()}
+    named = {}
+    for key, size in parts.items():
+        if type(key) is int:
+            key = _USUAL.get(key, key)
+        elif key in USUAL_PARTS:
+            raise WireError("a usual part by its name instead of its number")
+        named[key] = size
+    return named
 
 
 def _check_parts(parts: dict[Any, Any], limits: Limits) -> None:

@@ -38,8 +38,8 @@ class Dense(Payload):
     def pack(self, context: Context) -> bytes:
         """All values, in four bytes each or two."""
         if self.half:
-            return bytes([HALF]) + _bfloat16_codes(self.values).tobytes()
-        return bytes([DENSE]) + self.values.astype("<f4", copy=False).tobytes()
+            return b"".join([bytes([HALF]), _bfloat16_codes(self.values).data])
+        return b"".join([bytes([DENSE]), np.ascontiguousarray(self.values, "<f4").data])
 
     @classmethod
     def unpack(cls, kind: int, reader: Reader, context: Context) -> Self:
