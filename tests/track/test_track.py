@@ -108,6 +108,10 @@ def test_a_run_directory_has_what_it_promises(runs):
     assert summary["bmta_global"] == max(record["accuracy"] for record in records if "accuracy" in record)
 
 
+FACTS_BEYOND = """[...document.querySelectorAll("table.facts td")]
+    .filter(cell => cell.getBoundingClientRect().right > {width}).length"""
+
+
 def test_the_report_is_self_contained_and_drawn_by_a_real_browser(runs, tmp_path):
     pages = [
         write_report(RunDirectory.open(runs / "efl")),
@@ -124,6 +128,7 @@ def test_the_report_is_self_contained_and_drawn_by_a_real_browser(runs, tmp_path
             tab.wait_for("document.querySelectorAll('#curves path.curve').length >= 4")
             assert tab.eval("document.querySelectorAll('#details canvas').length") >= 3
             assert tab.eval("document.documentElement.scrollWidth") <= width
+            assert tab.eval(FACTS_BEYOND.format(width=width)) == 0
         assert tab.troubles == []
 
 

@@ -72,7 +72,8 @@ def _lead(summary: Record) -> str:
 def _table(header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:
     head = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in header) + "</tr>" if header else ""
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class='scroll'><table>{head}{body}</table></div>"
+    kind = "" if header else " class='facts'"  # of two columns, which wrap where there is no room
+    return f"<div class='scroll'><table{kind}>{head}{body}</table></div>"
 
 
 def _write_page(

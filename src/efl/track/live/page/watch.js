@@ -26,7 +26,8 @@ function duration(seconds) {
 }
 const percent = (value) => `${+(100 * value).toFixed(1)} %`;
 const short = (value) => String(+value.toPrecision(4));
-const merit = (run, value) => value === null || value === undefined ? "–" : run.share ? `${(100 * value).toFixed(1)} %` : short(value);
+const tenths = (number) => (number * 4 % 2 === 1 ? 2 * Math.round(number * 5) / 10 : number).toFixed(1); // ties to even, as in tables
+const merit = (run, value) => value === null || value === undefined ? "–" : run.share ? `${tenths(100 * value)} %` : short(value);
 const plural = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 // ---------------------------------------------------------------- what arrives
