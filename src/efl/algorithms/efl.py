@@ -81,7 +81,7 @@ class EFL(Algorithm):
     """
 
     presets: ClassVar[Presets] = {"paper": PAPER, "2021": FIRST_EDITION}
-    private_settings, search_space = PRIVATE, SEARCHED
+    private_settings, search_space, uses_late = PRIVATE, SEARCHED, True
     elasticity: NonNegative = 0.3
     bytes: str | float = "1/25"
     step_up: Positive | None = None
