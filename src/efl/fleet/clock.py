@@ -89,8 +89,7 @@ class Clock:
     ) -> tuple[dict[int, float], set[int]]:
         """For how many seconds the server waits for each client that did so many steps; whose replies come too late.
 
-        With a deadline it waits for every client it reached, if need be until then. Without one, it waits for those that
-        train.
+        With a deadline it waits for every client it reached, if need be until then. Without one, for those that train.
         """
         sizes = np.array([reply_bytes.get(client, 0) for client in allowance.clients.tolist()], dtype=np.float64)
         replied, presence = sizes > 0, allowance.presence
