@@ -18,7 +18,9 @@ def discounted(algorithm: A, training: TrainingSection) -> A:
     return chain(algorithm, StalenessDiscount()) if training.buffer is not None and can and not there else algorithm
 
 
-def check_asynchronous(training: TrainingSection, algorithm: Algorithm, fleet: Fleet) -> None:
+def check_asynchronous(
+    training: TrainingSection, algorithm: Algorithm, fleet: Fleet, *, simulated: bool = True
+) -> None:
     """Raise `UserError` if rounds are to be asynchronous, but something would be wrong then."""
     if training.buffer is None:
         return
@@ -29,7 +31,7 @@ def check_asynchronous(training: TrainingSection, algorithm: Algorithm, fleet: F
         raise UserError("training.buffer: privacy is accounted for by whole cohorts; leave one of them out")
     if fleet.selection == "poisson":
         raise UserError("training.buffer: 'poisson' does not say how many are at work; choose another fleet.selection")
-    if fleet.trace is None:
+    if simulated and fleet.trace is None:
         raise UserError("training.buffer: needs fleet.trace, which says how long each client works, such as 'phones'")
     check_late(algorithm)
 

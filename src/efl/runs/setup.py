@@ -209,8 +209,12 @@ def build(
     fleet: Fleet | None = None,
     data: DataCache | None = None,
     learning: Learning = NAMED,
+    *,
+    deployed: bool = False,
 ) -> LocalSetup:
     """Build what ``experiment`` names, taking the user's own objects where given, and data from ``data``.
+
+    ``deployed`` if it is for a client on a network.
 
     Returns:
         The ingredients of a run, checked; their experiment has every setting resolved.
@@ -224,7 +228,7 @@ def build(
     check_algorithm(algorithm)
     algorithm = discounted(defended(algorithm, experiment.training.robust), experiment.training)
     fleet = fleet or _fleet(experiment)
-    check_asynchronous(experiment.training, algorithm, fleet)
+    check_asynchronous(experiment.training, algorithm, fleet, simulated=not deployed)
     if federation is None:
         experiment = data_resolved(experiment)
         federation = (data or DataCache()).load(experiment)
