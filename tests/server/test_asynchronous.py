@@ -206,6 +206,18 @@ def test_the_discount_can_be_another_or_none(two, tmp_path):
     assert not assemble(two, FedAvg(), fleet, cohort=2).algorithm.transforms
 
 
+def test_weights_that_were_left_to_efl_sum_to_one_where_updates_may_be_late(two, tmp_path):
+    fleet = Fleet(trace=trace(tmp_path, 1, 2))
+    for given_as, buffer, expected in (
+        ("auto", 1, "self-normalised"),
+        ("auto", 2, "auto"),
+        ("unbiased", 1, "unbiased"),
+        ("share", 1, "share"),
+    ):
+        algorithm = EFL(participation=given_as, memory="on")
+        assert assemble(two, algorithm, fleet, cohort=2, buffer=buffer).algorithm.participation == expected
+
+
 @pytest.mark.parametrize(
     ("algorithm", "fleet", "training", "message"),
     [

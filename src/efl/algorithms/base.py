@@ -64,6 +64,7 @@ class Algorithm(Settings):
     presets: ClassVar[Presets] = {}  # settings by the name that follows a colon: ``efl:paper``
     search_space: ClassVar[SearchSpace] = {}  # what `efl tune` tries besides the learning rate
     private_settings: ClassVar[Mapping[str, Any]] = {}  # what privacy needs; usual values of None are filled in
+    late_settings: ClassVar[Mapping[str, Any]] = {}  # what replaces usual values where updates may be late
 
     @property
     def uses_incomplete(self) -> bool:

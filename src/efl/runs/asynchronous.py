@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 from efl.algorithms import Algorithm, StalenessDiscount, chain, name_of
 from efl.algorithms.fitting import privacy_of
 from efl.algorithms.pipeline import upload_parts
-from efl.algorithms.transform import A
+from efl.algorithms.transform import A, chained_like
 from efl.config_sections import TrainingSection
 from efl.errors import UserError
 from efl.fleet import Fleet
 
 
-def discounted(algorithm: A, training: TrainingSection) -> A:
-    """The algorithm whose late updates count less, if rounds are asynchronous and it says nothing of that itself."""
-    there = any(isinstance(one, StalenessDiscount) for one in algorithm.transforms)
+def buffered(algorithm: A, training: TrainingSection) -> A:
+    """The algorithm for updates some of which are late, if rounds are asynchronous: what it says itself stays so.
+
+    Late updates count less, and settings that were left to the algorithm are as it needs them then. If every round
+    waits for as many clients as can be at work, none is late.
+    """
     can = algorithm.requests_per_update == 1 and privacy_of(algorithm) is None  # else it is refused
-    return chain(algorithm, StalenessDiscount()) if training.buffer is not None and can and not there else algorithm
+    if training.buffer is None or not can:
+        return algorithm
+    if training.buffer < training.cohort:
+        usual = {one.name: one.default for one in fields(algorithm)}
+        left = {name: to for name, to in algorithm.late_settings.items() if getattr(algorithm, name) == usual[name]}
+        algorithm = chained_like(replace(algorithm, **left), algorithm) if left else algorithm
+    there = any(isinstance(one, StalenessDiscount) for one in algorithm.transforms)
+    return algorithm if there else chain(algorithm, StalenessDiscount())
 
 
 def check_asynchronous(

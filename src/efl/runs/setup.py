@@ -24,7 +24,7 @@ from efl.models import build as build_network
 from efl.plugins import load_plugin
 from efl.processes import single_threaded
 from efl.rng import Purpose, torch_seed
-from efl.runs.asynchronous import check_asynchronous, discounted
+from efl.runs.asynchronous import buffered, check_asynchronous
 from efl.runs.checks import check_algorithm, check_fit
 from efl.runs.data import DataCache, data_resolved
 from efl.runs.defended import defended, share_cap
@@ -226,7 +226,7 @@ def build(
         load_plugin(file)
     algorithm = algorithm_of(experiment) if algorithm is None else algorithm
     check_algorithm(algorithm)
-    algorithm = discounted(defended(algorithm, experiment.training.robust), experiment.training)
+    algorithm = buffered(defended(algorithm, experiment.training.robust), experiment.training)
     fleet = fleet or _fleet(experiment)
     check_asynchronous(experiment.training, algorithm, fleet, simulated=not deployed)
     if federation is None:
@@ -259,7 +259,7 @@ def algorithm_of(experiment: Experiment, *, deployed: bool = False) -> Algorithm
         load_plugin(file)
     transforms = [one.model_dump() for one in experiment.transform]
     algorithm = create(experiment.algorithm_name, experiment.algorithm_settings, transforms, experiment.codec)
-    return discounted(defended(algorithm, experiment.training.robust, deployed=deployed), experiment.training)
+    return buffered(defended(algorithm, experiment.training.robust, deployed=deployed), experiment.training)
 
 
 def _schedule(experiment: Experiment) -> Schedule:
