@@ -13,12 +13,14 @@ import efl
 from efl import EFL, FedAvg, Fleet, StalenessDiscount, UserError, chain
 from efl.algorithms.components.late import moved_to
 from efl.algorithms.components.shares import fade
+from efl.algorithms.state import Budget
 from efl.config import parse
 from efl.fleet import Clock
 from efl.fleet.intervals import COLUMNS, Interval
 from efl.fleet.traces import Trace
 from efl.runs.setup import build
 from efl.server.aggregation import updates_of
+from efl.server.byte_control import ByteControl
 from efl.server.round_end import RoundEnd
 from efl.transport.base import TrainRequests
 from efl.transport.in_flight import Upload, state_of, taken, uploads_of
@@ -240,6 +242,15 @@ def test_what_would_be_wrong_is_refused_in_a_line(algorithm, fleet, training, me
     with pytest.raises(UserError, match=message) as error:
         efl.train("digits", algorithm=algorithm, fleet=Fleet(**fleet), rounds=1, **{"buffer": 3, **training})
     assert "\n" not in str(error.value)
+
+
+def test_bytes_of_late_work_are_paid_back_by_later_rounds():
+    control = ByteControl.of(Budget(1 / 25), 10_000)
+    control.note({"up": {"update": 900}}, 40_000, requests=0, complete=0, clients=50)  # partial work, and nobody idle
+    assert (control.sent, control.allowed, control.octaves) == (900, 0, 0)
+    control.note({"up": {"update": 1500}}, 40_000, requests=0, complete=1, clients=50)
+    assert control.sent == 2400
+    assert control.octaves > 0
 
 
 class Host:
