@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         SharedSupport,
         SignSGD,
         SparseTernary,
+        StalenessDiscount,
         Step,
         Transform,
         TrimmedMean,

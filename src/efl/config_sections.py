@@ -41,10 +41,16 @@ class ModelSection(Section):
 
 
 class TrainingSection(Section):
-    """For how long, with how many, and how."""
+    """For how long, with how many, and how.
+
+    buffer
+        The replies with which a round ends, while the rest of the cohort stays at work (docs/howto/asynchronous.md);
+        None has every round wait for the whole cohort.
+    """
 
     rounds: Count = 100
     cohort: Count = 10
+    buffer: Count | None = None
     local_steps: Steps = 20
     batch_size: Steps = 20
     learning_rate: Positive = 0.1
@@ -61,6 +67,11 @@ class TrainingSection(Section):
     optimiser: str | dict[str, Any] = "sgd"
     warmup: Annotated[int, Field(ge=0, le=MOST)] = 0
     robust: Literal["auto", "default", "none"] = "auto"
+
+    @property
+    def replies(self) -> int:
+        """How many clients a round hears of, if all reply."""
+        return self.buffer or self.cohort
 
     @property
     def aim(self) -> float | None:

@@ -88,8 +88,8 @@ def test_the_weights_of_clients_that_are_sampled_only_when_available_stay_unbias
     total = np.zeros(20)
     clock = coordinator.transport.clock
 
-    def watched(replies, cohort, table):
-        updates = updates_of(replies, cohort, table)
+    def watched(*given):
+        updates = updates_of(*given)
         if clock.now > 1000:  # once the rates are known
             for update in updates:
                 total[update.client] += 1 / (update.sampling_probability * update.response_rate)

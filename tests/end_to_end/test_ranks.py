@@ -42,6 +42,15 @@ def test_ranks_with_workers_of_their_own_give_the_same_model(tmp_path, expected)
     assert sha(tmp_path / "run") == expected
 
 
+def test_asynchronous_rounds_of_ranks_give_the_same_model(tmp_path):
+    settings = ["training.rounds=12", "training.buffer=3", "fleet.trace=phones", "fleet.selection=available"]
+    options = ["-q", *(f"--set={setting}" for setting in settings)]
+    for command, out in (([sys.executable, "-m", "efl"], "one"), (torchrun(2), "two")):
+        whole = [*command, "run", *options, "--out", out]
+        subprocess.run(whole, cwd=tmp_path, env=ENVIRONMENT, check=True, capture_output=True, timeout=120)
+    assert sha(tmp_path / "one") == sha(tmp_path / "two")
+
+
 def test_a_rank_that_dies_ends_the_run_which_can_be_resumed(tmp_path, expected):
     launcher = subprocess.Popen(
         [*torchrun(2), "run", *OPTIONS, "--out", "run"], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE

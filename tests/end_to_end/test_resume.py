@@ -12,9 +12,10 @@ import pytest
 from fleets import IRREGULAR
 from stopping import StopAt
 
-from efl import UserError, load, resume, train
+from efl import Fleet, UserError, load, resume, train
 from efl.runs.checkpoint import list_checkpoints
 from efl.runs.directory import RunDirectory
+from efl.storage import read_state
 
 SETTINGS = {"rounds": 60, "cohort": 5, "local_steps": 5, "evaluate_every": 20}
 
@@ -39,6 +40,24 @@ def test_a_stopped_run_ends_like_one_never_stopped(tmp_path, never_stopped, stop
     assert comparable(tmp_path / "stopped") == comparable(whole_directory)
     for key in ("bmta_global", "bmta_local", "bytes_up", "bytes_down", "rounds"):
         assert went_on.summary[key] == whole[key]
+
+
+@pytest.mark.parametrize("algorithm", ["efl", "fedavg"])
+def test_a_run_stopped_with_uploads_in_flight_ends_with_the_same_model(tmp_path, algorithm):
+    settings = {**SETTINGS, "rounds": 36, "cohort": 8, "buffer": 3, "track": {"checkpoint_every": 3}}
+    fleet = Fleet(trace="phones", selection="available", deadline=150.0, inactive=0.1, lost=0.1)
+    whole = train(algorithm=algorithm, out=tmp_path / "whole", fleet=fleet, **settings)
+    assert max(record["staleness"] for record in whole.history if "staleness" in record) > 1
+    for stop in (0, 7, 22):
+        directory = tmp_path / f"stopped{stop}"
+        with pytest.raises(KeyboardInterrupt):
+            train(algorithm=algorithm, out=directory, callbacks=[StopAt(stop)], fleet=fleet, **settings)
+        if stop:
+            newest = read_state(list_checkpoints(directory / "checkpoint")[-1])
+            assert len(newest["transport"]["in_flight"]["numbers"]) > 0
+            assert newest["server"]["at_work"]
+        assert resume(directory).summary["model_sha256"] == whole.summary["model_sha256"]
+        assert comparable(directory) == comparable(tmp_path / "whole")
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_model(tmp_path):

@@ -11,6 +11,7 @@ from efl.fleet.clock import IDLE, Clock
 from efl.fleet.intervals import COLUMNS, Interval
 from efl.fleet.traces import EXAMPLES, Trace, find_trace, read_trace
 from efl.server.round_end import RoundEnd
+from efl.transport.in_flight import Upload, taken
 
 HEADER = ",".join(COLUMNS)
 
@@ -139,12 +140,24 @@ def clock(*intervals, first_upload=0, clients=3):
     return Clock(Trace(rows, clients), first_upload)
 
 
+def finish(timer, allowed, steps, replies, until):
+    """Let a round pass in which clients did so many steps; whose replies came too late."""
+    waits, late = timer.work(allowed, steps, replies, until.deadline)
+    uploads = [
+        Upload(c, 0, timer.now, w, b"reply" if c in replies and c not in late else b"") for c, w in waits.items()
+    ]
+    ended, seconds = taken(uploads, timer.now, until)
+    assert len(ended) == len(uploads)
+    timer.pass_by(seconds)
+    return late
+
+
 def test_steps_are_what_fits_between_download_and_upload():
     # 50 s − 2 s for 200 bytes down − 1.25 × 4 s for 40 bytes up leaves 43 s; client 1 is gone after 20 s: 13 s
     timer = clock((0, 0, math.inf), (1, 0, 20), (2, 5, 50), first_upload=40)
     allowed = timer.allow(np.arange(3), np.full(3, 200.0), 30, 50.0)
     assert allowed.steps.tolist() == [30, 13, 0]
-    late = timer.finish(allowed, allowed.steps, {0: 40, 1: 40}, RoundEnd(50.0))
+    late = finish(timer, allowed, allowed.steps, {0: 40, 1: 40}, RoundEnd(50.0))
     assert late == set()
     assert timer.now == 2 + 30 + 4  # all who were reached answered: no need to wait for the deadline
 
@@ -153,7 +166,7 @@ def test_a_reply_that_is_longer_than_expected_comes_too_late_and_the_next_reserv
     timer = clock((0, 0, math.inf))
     allowed = timer.allow(np.array([0]), np.array([0.0]), 20, 20.0)
     assert allowed.steps.tolist() == [20]
-    assert timer.finish(allowed, allowed.steps, {0: 80}, RoundEnd(20.0)) == {0}
+    assert finish(timer, allowed, allowed.steps, {0: 80}, RoundEnd(20.0)) == {0}
     assert timer.now == 20
     assert timer.allow(np.array([0]), np.array([0.0]), 20, 20.0).steps.tolist() == [10]
 
@@ -162,7 +175,7 @@ def test_the_server_waits_for_the_silent_until_the_deadline_but_not_for_the_unre
     for intervals, expected in (([(0, 0, 900), (1, 0, 900)], 50.0), ([(0, 0, 900)], 6.0)):
         timer = clock(*intervals)
         allowed = timer.allow(np.arange(2), np.zeros(2), 5, 50.0)
-        timer.finish(allowed, np.minimum(allowed.steps, [5, 0]), {0: 10}, RoundEnd(50.0))
+        finish(timer, allowed, np.minimum(allowed.steps, [5, 0]), {0: 10}, RoundEnd(50.0))
         assert timer.now == expected
 
 
@@ -170,9 +183,9 @@ def test_without_a_deadline_a_round_lasts_as_long_as_its_slowest_client():
     timer = clock((0, 0, math.inf), (1, 0, 7))
     allowed = timer.allow(np.arange(3), np.zeros(3), 30, None)
     assert allowed.steps.tolist() == [30, 7, 0]
-    timer.finish(allowed, allowed.steps, {0: 10}, RoundEnd())
+    finish(timer, allowed, allowed.steps, {0: 10}, RoundEnd())
     assert timer.now == 31
-    timer.finish(timer.allow(np.array([1]), np.zeros(1), 30, None), np.zeros(1, dtype=np.int64), {}, RoundEnd())
+    finish(timer, timer.allow(np.array([1]), np.zeros(1), 30, None), np.zeros(1, dtype=np.int64), {}, RoundEnd())
     assert timer.now == 31 + IDLE
 
 

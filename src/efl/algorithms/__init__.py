@@ -35,4 +35,5 @@ from efl.algorithms.transforms.privacy import Privacy
 from efl.algorithms.transforms.robust import CoordinateMedian, GeometricMedian, MultiKrum, TrimmedMean
 from efl.algorithms.transforms.robust_mixing import Bucketing, CentredClipping, NearestNeighbourMixing
 from efl.algorithms.transforms.server_optimisers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
+from efl.algorithms.transforms.staleness import StalenessDiscount
 from efl.algorithms.vrlsgd import VRLSGD

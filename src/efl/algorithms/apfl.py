@@ -23,6 +23,7 @@ from efl.settings import Probability
 class APFL(FedAvg):
     """FedAvg's server; ``mixture`` is α_k at first."""
 
+    uses_late = True
     search_space: ClassVar[SearchSpace] = {"mixture": Range(0.05, 0.95, log=False)}
     mixture: Probability = 0.5
     adaptive: bool = True

@@ -64,6 +64,7 @@ class Algorithm(Settings):
     presets: ClassVar[Presets] = {}  # settings by the name that follows a colon: ``efl:paper``
     search_space: ClassVar[SearchSpace] = {}  # what `efl tune` tries besides the learning rate
     private_settings: ClassVar[Mapping[str, Any]] = {}  # what privacy needs; usual values of None are filled in
+    late_settings: ClassVar[Mapping[str, Any]] = {}  # what replaces usual values where updates may be late
 
     @property
     def uses_incomplete(self) -> bool:
@@ -104,6 +105,15 @@ class Algorithm(Settings):
     def budget(self) -> Budget | None:
         """How many bytes may travel; what is compressed by `RoundSettings.coarseness` keeps to it."""
         return None
+
+    @property
+    def uses_late(self) -> bool:
+        """Whether updates that started from an earlier model can be used, relative to that: asynchronous rounds.
+
+        So it is unless the algorithm keeps or sends anything but models, which it must know to be right then, too.
+        """
+        kept = ("init", "broadcast", "broadcast_to", "client_state", "parts", "server_update", "changes_model")
+        return all(getattr(type(self), name) is getattr(Algorithm, name) for name in kept)
 
     added_transforms: ClassVar[tuple[Any, ...]] = ()  # transformations that `chain` added
     replaced_codec: ClassVar[Codec | None] = None

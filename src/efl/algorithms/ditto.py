@@ -21,6 +21,7 @@ from efl.settings import NonNegative
 class Ditto(FedAvg):
     """FedAvg's server; ``proximity`` is the paper's λ: 0 trains every client alone, much gives the global model."""
 
+    uses_late = True
     search_space: ClassVar[SearchSpace] = {"proximity": Range(1e-3, 3.0)}
     proximity: NonNegative = 0.1
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from efl.algorithms.base import Algorithm, Budget, LocalWork, Part, Parts, Presets, Uploads
 from efl.algorithms.components.drift import drift_of, drift_state, without_drift
-from efl.algorithms.components.efl_presets import FIRST_EDITION, PAPER, PRIVATE, SEARCHED
+from efl.algorithms.components.efl_presets import FIRST_EDITION, LATE, PAPER, PRIVATE, SEARCHED
 from efl.algorithms.components.elastic import ElasticField, StepKind, completion_scale, elastic_step
 from efl.algorithms.components.fields import full_fields, received, short_fields, summed
 from efl.algorithms.components.information import FisherKind, information
@@ -81,7 +81,7 @@ class EFL(Algorithm):
     """
 
     presets: ClassVar[Presets] = {"paper": PAPER, "2021": FIRST_EDITION}
-    private_settings, search_space = PRIVATE, SEARCHED
+    private_settings, search_space, late_settings, uses_late = PRIVATE, SEARCHED, LATE, True
     elasticity: NonNegative = 0.3
     bytes: str | float = "1/25"
     step_up: Positive | None = None

@@ -87,7 +87,7 @@ def admitted(
     if not guards or not updates:
         return updates, server
     for memory in [one for one in algorithm.transforms if overrides(one, "remembered")]:
-        updates = [replace(one, remembered=memory.remembered(one.sent, settings)) for one in updates]
+        updates = [replace(one, remembered=memory.remembered(one.sent, one.settings(settings))) for one in updates]
     for transform in guards:
         updates, server = transform.admit(updates, server, settings)
     return updates, server

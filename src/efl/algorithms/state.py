@@ -90,6 +90,18 @@ class ServerState:
         return replace(self, tensors={**self.tensors, **tensors})
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What an update of an earlier round started from: that round's settings, and its model.
+
+    ``pace`` is ηE of the round that uses it over ηE of its own.
+    """
+
+    settings: RoundSettings
+    w: Tensor
+    pace: float = 1.0
+
+
 @dataclass(frozen=True)
 class Update:
     """What one client sent, and how it came to be received.
@@ -97,7 +109,8 @@ class Update:
     Its sample count n_k and share p^k of the objective, the probability of being sampled and the observed rate of
     replying (their product is π_k), and the steps s it did. A defence may have it count as something else than what
     was sent (``counts_as``); ``trust`` is how much of it that is, from 0 to 1. ``remembered`` is how much of what was
-    sent both sides keep in a memory, which the next update is to be added to.
+    sent both sides keep in a memory, which the next update is to be added to. ``staleness`` is τ, the rounds since it
+    started; if these are not none, ``start`` is what it started from, and whole models in it are increments from there.
     """
 
     client: int
@@ -110,6 +123,12 @@ class Update:
     trust: float = 1.0
     counts_as: Payload | None = None
     remembered: float = 0.0
+    staleness: int = 0
+    start: Start | None = None
+
+    def settings(self, now: RoundSettings) -> RoundSettings:
+        """The settings it was trained by: those of ``now``, the round that uses it, unless it is late."""
+        return now if self.start is None else self.start.settings
 
     def probability(self, answer_rates: bool = True) -> float:
         """π_k, or without how often the client replies."""

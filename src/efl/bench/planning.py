@@ -74,7 +74,8 @@ def _rounds(trace: Trace, rounds: int) -> Iterator[tuple[float, int]]:
         seconds = time.perf_counter() - began
         done = np.minimum(behaviour.steps, allowed.steps)
         replies = dict.fromkeys(cohort.clients[done > 0].tolist(), int(BYTES))
-        clock.finish(allowed, done, replies, DEADLINE)
+        waits, _ = clock.work(allowed, done, replies, DEADLINE.deadline)
+        clock.pass_by(max(waits.values(), default=0.0))
         members.end(round_, cohort.clients, replies)
         yield seconds, tracemalloc.get_traced_memory()[0]
 

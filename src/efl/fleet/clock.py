@@ -1,9 +1,11 @@
-"""Simulated time: what a round takes, when steps and bytes take time and a round may have a deadline.
+"""Simulated time: what work takes, when steps and bytes take time and a round may have a deadline.
 
 A client asked at the start of a round downloads its request, works, and uploads its reply, each at the speed its trace
 has at that moment. It stops working in time to upload before the deadline, or before it becomes unavailable, and so
 does s < E steps, or none. How long its reply will be it knows only afterwards: it reserves `RESERVE` times the length
 of its last one (before its first, that of the whole model). A reply that is longer yet comes too late, and is lost.
+
+Whose reply the server waits for, and until when, is the transport's to say: time passes as it asks for.
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ class Clock:
         """Seconds since the start of the run."""
         return float(self._now[0])
 
-    def available(self, members: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which members can be reached now; if none can, time passes until one can."""
+    def available(self, members: NDArray[np.bool_], *, wait: bool = True) -> NDArray[np.bool_]:
+        """Which members can be reached now; if none can, time passes until one can, unless not to ``wait``."""
         available: NDArray[np.bool_] = self.trace.at(self.now).available & members
-        if not available.any() and math.isfinite(next_ := self.trace.next_start(self.now, members)):
+        if wait and not available.any() and math.isfinite(next_ := self.trace.next_start(self.now, members)):
             self._now[0] = next_
             available = self.trace.at(self.now).available & members
         return available
@@ -82,22 +84,28 @@ class Clock:
         fitting = np.clip(work * presence.steps_per_second, 0, local_steps)
         return Allowance(clients, presence, budget, download, np.floor(fitting).astype(np.int64))
 
-    def finish(
-        self, allowance: Allowance, steps: NDArray[np.int64], reply_bytes: Mapping[int, int], until: Until
-    ) -> set[int]:
-        """Let the round pass in which the clients did so many steps; returns whose replies came too late.
+    def work(
+        self, allowance: Allowance, steps: NDArray[np.int64], reply_bytes: Mapping[int, int], deadline: float | None
+    ) -> tuple[dict[int, float], set[int]]:
+        """For how many seconds the server waits for each client that did so many steps; whose replies come too late.
 
-        With a deadline the server waits for every client it reached. Without one, it waits for those that train.
+        With a deadline it waits for every client it reached, if need be until then. Without one, for those that train.
         """
         sizes = np.array([reply_bytes.get(client, 0) for client in allowance.clients.tolist()], dtype=np.float64)
         replied, presence = sizes > 0, allowance.presence
         needed = allowance.download + steps / presence.steps_per_second + sizes / presence.up
         late = replied & (needed > allowance.budget)
         self.uploads[allowance.clients[replied]] = sizes[replied]
-        spent = np.minimum(needed, allowance.budget)
-        silent = until.deadline is not None and bool((presence.available & (~replied | late)).any())
-        self._now[0] += _duration(np.sort(spent[steps > 0]).tolist(), silent, until)
-        return set(allowance.clients[late].tolist())
+        waits, awaited = np.minimum(needed, allowance.budget), steps > 0
+        if deadline is not None:
+            silent = presence.available & (~replied | late)
+            waits, awaited = np.where(silent, deadline, waits), awaited | silent
+        seconds = dict(zip(allowance.clients[awaited].tolist(), waits[awaited].tolist(), strict=True))
+        return seconds, set(allowance.clients[late].tolist())
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now[0] += seconds
 
     def state_dict(self) -> dict[str, Any]:
         """The time, the lengths of the last uploads, and which trace they belong to."""
@@ -112,12 +120,3 @@ class Clock:
         if state["trace"] != self.trace.fingerprint:
             raise UserError("it is of a run with another trace; put back the one it was started with")
         self._now[:], self.uploads[:] = state["now"].numpy(), state["uploads"].numpy()
-
-
-def _duration(ends: list[float], silent: bool, until: Until) -> float:
-    """When the round is over: clients end at ``ends``, in order, and some may never reply."""
-    pending = len(ends) + silent
-    for replies, end in enumerate(ends, 1):
-        if until.done(replies, pending - replies, end):
-            return end
-    return IDLE if until.deadline is None else until.deadline

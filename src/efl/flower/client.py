@@ -118,7 +118,7 @@ class Node:
             raise UserError(f"partition-id is {self.client}, but federation.clients is {clients}")
         data = replace(self.data, train=self.data.train * clients, test=self.data.test * clients)  # whatever its number
         algorithm, fleet = for_clients(algorithm_of(self.experiment)), fleet_of(self.experiment)
-        return build(self.experiment, data, self.make_model(self.experiment), algorithm, fleet)
+        return build(self.experiment, data, self.make_model(self.experiment), algorithm, fleet, deployed=True)
 
     def host(self, time_left: Callable[[], bool] = no_deadline) -> ClientHost:
         """A host of this client alone, without any state yet."""

@@ -1,8 +1,9 @@
 """Clients behind Flower: requests and replies travel as messages of its grid, one record each.
 
 Replies count until the round ends. One that comes later is discarded, and its bytes are billed as lost. With the next
-request its client learns of it and resends the update: it may be late, but is not lost. A client whose node goes away
-with a request is asked again if it is back soon (``rejoin``); one that had replied already gives the same reply.
+request its client learns of it and resends the update: it may be late, but is not lost. Where rounds are asynchronous
+it is used in the next one, up to two deadlines after the request. A client whose node goes away with a request is asked
+again in that round if it is back soon (``rejoin``); one that had replied already gives the same reply.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ APP_FAILED = (1, 2)  # Flower's codes for an app that cannot be loaded, or raise
 NAMED = 5  # clients that a line names
 Arrived = Message | WireError  # a reply, or why it cannot be read
 Log = Callable[[str], None]
+Found = tuple[dict[int, Envelope], dict[int, str]]  # replies, and why others were rejected
 
 
 @dataclass(eq=False)
@@ -33,7 +35,7 @@ class Mailbox:
     """Sends requests to clients and collects their replies; meanwhile it finds out which nodes are online.
 
     ``run`` names the run, so that replies to another one are rejected; ``log`` gets a line for each message that is
-    rejected or late outside of rounds; ``note`` is called with what is done now, as `activity.ActivityFile` is.
+    rejected or late outside of rounds; ``note`` is an `activity.ActivityFile`; ``keeps_late`` has rounds use late ones.
     """
 
     grid: Grid
@@ -45,10 +47,12 @@ class Mailbox:
     sleep: Callable[[float], None] = time.sleep
     rejoin: float = 0.0
     note: Callable[..., None] = lambda *_, **__: None
+    keeps_late: bool = False
     lost_bytes: int = 0
     _identifying: dict[str, tuple[Node, float]] = field(default_factory=dict)  # by message id
     _rejected: dict[str, tuple[str, float]] = field(default_factory=dict)  # by key: why, and until when
     _late: dict[str, tuple[int, str, float]] = field(default_factory=dict)
+    _came: Found = field(default_factory=lambda: ({}, {}))  # late, and not collected yet
     _refreshed: float = float("-inf")
     _pending: dict[str, int] = field(default_factory=dict)
     _envelopes: Mapping[int, Envelope] = field(default_factory=dict)  # of the request under way, by client
@@ -56,6 +60,11 @@ class Mailbox:
     _awaited: dict[int, float] = field(default_factory=dict)  # those of them to be asked if they are back by then
     _kind: str = ""
     _sent: float = 0.0
+
+    @property
+    def at_work(self) -> set[int]:
+        """Clients whose replies to requests of earlier rounds may still come, and will be used."""
+        return {client for client, kind, _ in self._late.values() if kind == "train"} if self.keeps_late else set()
 
     def request(self, kind: str, envelopes: Mapping[int, Envelope]) -> None:
         """Send a request to each of these clients that is online."""
@@ -81,34 +90,30 @@ class Mailbox:
         numbers = self._pushed(messages) if messages else []
         self._pending |= {number: client for (client, _), number in zip(online, numbers, strict=True) if number}
 
-    def collect(self, until: Until) -> tuple[dict[int, Envelope], dict[int, str]]:
+    def collect(self, until: Until) -> Found:
         """The replies until the round ends, and whose message was rejected; clients long offline are not waited for."""
-        pending, replies, rejected = self._pending, dict[int, Envelope](), dict[int, str]()
+        pending, late = self._pending, self._kind == "train"
+        replies, rejected = found = self._came if late else ({}, {})
         while True:
             absent = self._absent(replies.keys() | rejected.keys())
-            here, answers = self.registry.here(), {"replied": tuple(sorted(replies)), "rejected": dict(rejected)}
-            self.note(self._kind, here, self._envelopes, **answers)
-            if until.done(len(replies), len(pending) + len(absent), self.clock() - self._sent):
+            others, here = self.at_work if late else set[int](), self.registry.here()
+            asked = {*self._envelopes, *others, *replies, *rejected}
+            self.note(self._kind, here, asked, replied=tuple(sorted(replies)), rejected=dict(rejected))
+            if until.done(len(replies), len(pending) + len(absent) + len(others), self.clock() - self._sent):
                 break
             arrived = self._arrived(pending)
             for number, message in arrived.items():
-                client = pending.pop(number)
-                try:
-                    replies[client] = self._read(message, client)
-                except WireError as error:
-                    rejected[client] = str(error)
-                except _NoReplyError:
+                if not self._take(message, client := pending.pop(number), found):
                     self._lose(client)
             if not arrived:
                 self.sleep(POLL)
                 self.refresh_nodes()
                 self._ask(absent)
-        expires = self._sent + 2 * self.deadline
-        self._late |= {message: (client, self._kind, expires) for message, client in pending.items()}
-        self._pending, self._envelopes = {}, {}
+        self._late |= {n: (client, self._kind, self._sent + 2 * self.deadline) for n, client in pending.items()}
+        self._pending, self._envelopes, self._came = {}, {}, ({}, {}) if late else self._came
         if self._gone:  # who went away may be back by the next round
             self._refreshed = float("-inf")
-        return replies, rejected
+        return found
 
     def _lose(self, client: int) -> None:
         """The client's node went away with the request."""
@@ -208,7 +213,7 @@ class Mailbox:
             elif number in self._identifying:
                 self._identified(message, self._identifying.pop(number)[0])
             elif number in self._late:
-                self._note_late(message, *self._late.pop(number)[:2])
+                self._came_late(message, *self._late.pop(number)[:2])
         return arrived
 
     def _pulled(self, number: str) -> Arrived | None:
@@ -239,6 +244,13 @@ class Mailbox:
         except _NoReplyError:
             pass
 
+    def _came_late(self, message: Arrived, client: int, kind: str) -> None:
+        """Keep the reply for the next round, if rounds are asynchronous and it is one to train."""
+        if not self.keeps_late or kind != "train":
+            self._note_late(message, client, kind)
+        elif not self._take(message, client, self._came):
+            self.registry.lose(client)
+
     def _note_late(self, message: Arrived, client: int, kind: str) -> None:
         if isinstance(message, WireError) or message.has_error():
             return
@@ -249,6 +261,16 @@ class Mailbox:
         resent = "; its update will be resent" if kind == "train" else ""
         self.lost_bytes += len(blob) if isinstance(blob, bytes) and kind == "train" else 0
         self.log(f"reply from client {client} arrived after the deadline and was discarded{resent}")
+
+    def _take(self, message: Arrived, client: int, found: Found) -> bool:
+        """Put a reply where it belongs; whether there is one."""
+        try:
+            found[0][client] = self._read(message, client)
+        except WireError as error:
+            found[1][client] = str(error)
+        except _NoReplyError:
+            return False
+        return True
 
     def _read(self, message: Arrived, client: int) -> Envelope:
         envelope, node = self._opened(message), self.registry.node(client)

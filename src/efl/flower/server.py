@@ -25,6 +25,7 @@ from efl.flower.oversampling import Oversampler
 from efl.flower.transport import FlowerTransport
 from efl.models import FlatModel
 from efl.reading import DamagedError, read_text, readable
+from efl.runs.asynchronous import check_asynchronous
 from efl.runs.checks import check_private
 from efl.runs.defended import share_cap
 from efl.runs.described import resolved
@@ -88,6 +89,7 @@ def build_server(
     """What the server needs, and the directory of its run, which may exist already."""
     fleet = fleet_of(experiment)
     algorithm = _algorithm(experiment, fleet, defended=_defended(Path(experiment.network.directory)))
+    check_asynchronous(experiment.training, algorithm, fleet, simulated=False)
     experiment = resolved(experiment, algorithm, fleet)
     experiment = experiment.with_values(federation={"dataset": CUSTOM}, model={"name": CUSTOM})
     network, clients = experiment.network, experiment.federation.clients
@@ -100,7 +102,8 @@ def build_server(
     check_private(model, algorithm)
     registry = Registry(clients, network.patience, directory.path / "clients.json")
     name, note = run_name(directory.name), ActivityFile(directory.path)
-    mailbox = Mailbox(grid, registry, name, network.deadline, log, rejoin=network.rejoin, note=note)
+    late = experiment.training.buffer is not None
+    mailbox = Mailbox(grid, registry, name, network.deadline, log, rejoin=network.rejoin, note=note, keeps_late=late)
     return FlowerSetup(experiment, algorithm, fleet, model, mailbox), directory
 
 
@@ -183,7 +186,7 @@ class FlowerSetup(Setup):
         members = LiveMembership(registry.calendar, rule, drop, partial(self._open_round, table))
         context = CodingContext(self.model.layout)
         transport = FlowerTransport(self.mailbox, context, max(1.0, network.deadline - network.margin), self.objective)
-        sampler, end = self._sampler, RoundEnd(network.deadline)
+        sampler, end = self._sampler, RoundEnd(network.deadline, self.training.buffer)
         limits = NormLimits(network.norm_bound)
         return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)
 

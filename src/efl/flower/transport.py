@@ -34,6 +34,7 @@ class FlowerTransport:
     def __init__(self, mailbox: Mailbox, context: Context, work_seconds: float, objective: Objective) -> None:
         self.mailbox, self.context, self.work_seconds, self.objective = mailbox, context, work_seconds, objective
         self._requests: Requests | None = None
+        self._at_work: set[int] = set()  # clients asked in earlier rounds, whose replies had not come by their end
 
     now = None  # time is real
 
@@ -45,7 +46,8 @@ class FlowerTransport:
         """Send training or evaluation requests."""
         self._requests = requests
         if isinstance(requests, EvaluateRequests):
-            online = np.intersect1d(requests.clients, np.array(self.mailbox.reachable(), dtype=np.int64))
+            free = sorted(set(self.mailbox.reachable()) - self.mailbox.at_work)  # others would answer after their work
+            online = np.intersect1d(requests.clients, np.array(free, dtype=np.int64))
             encoded = requests.only(online).encoded(self.context)
             self.mailbox.request("evaluate", {client: {"blob": r.to_bytes()} for client, r in encoded.items()})
         else:
@@ -59,7 +61,8 @@ class FlowerTransport:
         envelopes, rejected = self.mailbox.collect(until)
         if isinstance(requests, EvaluateRequests):
             return self._evaluated(requests, envelopes, rejected)
-        steps, blobs = dict.fromkeys(requests.blobs, 0), dict[int, bytes]()
+        asked, self._at_work = self._at_work | set(requests.blobs), self.mailbox.at_work
+        steps, blobs = dict.fromkeys(sorted(asked - self._at_work), 0), dict[int, bytes]()
         for client, envelope in envelopes.items():
             done, blob = envelope.get("steps"), envelope.get("blob")
             steps[client] = done if isinstance(done, int) and done > 0 else 0
@@ -107,11 +110,12 @@ class FlowerTransport:
         """There is nothing to stop: the grid belongs to Flower."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: clients keep their state themselves."""
-        return {}
+        """Who is at work; what clients keep, they keep themselves."""
+        return {"at_work": sorted(self._at_work)} if self._at_work else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
+        """Restore what `state_dict` returned: what was on its way to a server that was stopped will not come."""
+        self._at_work = set(state.get("at_work", []))
 
     def checkpointed(self) -> None:
         """Nothing to do."""

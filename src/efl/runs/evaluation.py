@@ -50,7 +50,7 @@ class EvaluationSchedule:
         """The schedule for a federation with so many test samples; by default the interval is a multiple of ten."""
         if training.evaluate_every != "auto":
             return cls(training, clients, training.evaluate_every)
-        trained = training.cohort * training.local_steps * training.batch_size
+        trained = training.replies * training.local_steps * training.batch_size
         rounds = test_samples / SPEED / (SHARE * trained)
         return cls(training, clients, USUAL * max(1, math.ceil(rounds / USUAL)))
 
@@ -62,7 +62,7 @@ class EvaluationSchedule:
         rounded up to a multiple of those.
         """
         wanted = self.training.evaluate_personalised_every
-        rounds = self.clients / self.training.cohort / SHARE if isinstance(wanted, str) else wanted
+        rounds = self.clients / self.training.replies / SHARE if isinstance(wanted, str) else wanted
         return max(1, math.ceil(rounds / self.interval)) * self.interval
 
     def due(self, rounds: int) -> bool:
@@ -77,7 +77,7 @@ class EvaluationSchedule:
     def personalised_clients(self) -> NDArray[np.int64]:
         """The clients whose personalised models are evaluated: all, or a random sample as large as is affordable."""
         training = self.training
-        affordable = max(training.cohort, int(SHARE * training.rounds * training.cohort))
+        affordable = max(training.cohort, int(SHARE * training.rounds * training.replies))
         if training.evaluate_personalised_every != "auto" or affordable >= self.clients:
             return np.arange(self.clients)
         drawn = stream(training.seed, Purpose.OWN_MODEL).choice(self.clients, affordable, replace=False)

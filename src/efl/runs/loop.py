@@ -234,6 +234,8 @@ def as_record(result: RoundRecord, local_steps: int) -> Record:
         "clients": {str(client): done for client, done in sorted(steps.items())},
         "aggregated": sorted(result.aggregated),
     }
+    if result.staleness is not None:
+        record["staleness"] = round(result.staleness, 4)
     if result.changes:
         record["membership"] = [asdict(change) for change in result.changes]
     if result.trust:

@@ -103,7 +103,7 @@ def fitted(algorithm: A, clients: int, training: TrainingSection, fleet: Fleet) 
     Raises:
         UserError: Privacy does not hold with these settings, or one round would exceed its budget.
     """
-    algorithm = fit(algorithm, clients, training.cohort)
+    algorithm = fit(algorithm, clients, training.replies)
     privacy = privacy_of(algorithm)
     if privacy is None:
         return algorithm

@@ -43,7 +43,9 @@ RECORDED = ("round", "eta", "train_loss", "bytes_up", "bytes_down", "bytes", "cl
 MAY_BE_UNKNOWN = ("bmta_global", "bmta_local", "final_mean_accuracy", "worst_decile_accuracy", "train_loss")
 KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys((*SUMMARISED, *RECORDED, "sampled", "complete", "partial", "dropped", "accuracy"), (int, float)),
-    **dict.fromkeys(("simulated_seconds", "seconds_to_target", "rounds_to_target", "target_accuracy"), (int, float)),
+    **dict.fromkeys(
+        ("simulated_seconds", "staleness", "seconds_to_target", "rounds_to_target", "target_accuracy"), (int, float)
+    ),
     **dict.fromkeys(("asked", "incomplete", "inactive", "final_mean", "worst_decile"), (int, float)),
     **dict.fromkeys(("bytes", "clients", "rejected", "refused", "final_metrics", "by_client"), dict),
     **dict.fromkeys(("aggregated", "counted", "membership", "accuracy_over_bytes"), list),

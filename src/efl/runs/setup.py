@@ -24,6 +24,7 @@ from efl.models import build as build_network
 from efl.plugins import load_plugin
 from efl.processes import single_threaded
 from efl.rng import Purpose, torch_seed
+from efl.runs.asynchronous import buffered, check_asynchronous
 from efl.runs.checks import check_algorithm, check_fit
 from efl.runs.data import DataCache, data_resolved
 from efl.runs.defended import defended, share_cap
@@ -112,6 +113,7 @@ class Setup(ABC):
             training.seed,
             self.optimiser,
             self.objective.task.in_nats,
+            training.buffer,
         )
 
 
@@ -169,7 +171,7 @@ class LocalSetup(Setup):
         hosts = RankedHosts(host, state) if ranks() > 1 else with_hostile(host, fleet, self.clients, training.seed)
         limits = None if fleet.attack is None else NormLimits(self.experiment.network.norm_bound)
         transport = LocalTransport(hosts, fleet, training.seed, training.local_steps, clock)
-        sampler, end = SAMPLERS[fleet.selection], RoundEnd(fleet.deadline)
+        sampler, end = SAMPLERS[fleet.selection], RoundEnd(fleet.deadline, training.buffer)
         return Coordinator(self.algorithm, self.model, self.training, table, sampler, members, transport, end, limits)
 
     def host(self, state: Path | None = None) -> ClientHost:
@@ -207,8 +209,12 @@ def build(
     fleet: Fleet | None = None,
     data: DataCache | None = None,
     learning: Learning = NAMED,
+    *,
+    deployed: bool = False,
 ) -> LocalSetup:
     """Build what ``experiment`` names, taking the user's own objects where given, and data from ``data``.
+
+    ``deployed`` if it is for a client on a network.
 
     Returns:
         The ingredients of a run, checked; their experiment has every setting resolved.
@@ -220,8 +226,9 @@ def build(
         load_plugin(file)
     algorithm = algorithm_of(experiment) if algorithm is None else algorithm
     check_algorithm(algorithm)
-    algorithm = defended(algorithm, experiment.training.robust)
+    algorithm = buffered(defended(algorithm, experiment.training.robust), experiment.training)
     fleet = fleet or _fleet(experiment)
+    check_asynchronous(experiment.training, algorithm, fleet, simulated=not deployed)
     if federation is None:
         experiment = data_resolved(experiment)
         federation = (data or DataCache()).load(experiment)
@@ -252,7 +259,7 @@ def algorithm_of(experiment: Experiment, *, deployed: bool = False) -> Algorithm
         load_plugin(file)
     transforms = [one.model_dump() for one in experiment.transform]
     algorithm = create(experiment.algorithm_name, experiment.algorithm_settings, transforms, experiment.codec)
-    return defended(algorithm, experiment.training.robust, deployed=deployed)
+    return buffered(defended(algorithm, experiment.training.robust, deployed=deployed), experiment.training)
 
 
 def _schedule(experiment: Experiment) -> Schedule:

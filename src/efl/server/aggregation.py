@@ -12,13 +12,14 @@ from torch import Tensor
 
 from efl.algorithms import pipeline
 from efl.algorithms.base import Algorithm, RoundSettings, ServerState, Update
+from efl.algorithms.components.late import moved_to
 from efl.algorithms.components.reduction import averaged_model
 from efl.algorithms.components.weights import by_samples
 from efl.errors import DivergedError
 from efl.server.client_table import ClientTable
 from efl.server.loss_limit import MAX_LOSS
 from efl.server.replies import ValidReply
-from efl.server.sampling import Cohort
+from efl.server.started import StartedRound
 from efl.wire import Context, Dense, encode
 
 
@@ -36,19 +37,35 @@ class Aggregate:
     absolute: bool = False
 
 
-def updates_of(replies: Mapping[int, ValidReply], cohort: Cohort, table: ClientTable) -> list[Update]:
-    """The clients' updates, each with its share and the probability that it is in the aggregate."""
+def updates_of(
+    replies: Mapping[int, ValidReply],
+    begun: Mapping[int, StartedRound],
+    table: ClientTable,
+    settings: RoundSettings,
+    w: Tensor,
+) -> list[Update]:
+    """The clients' updates, each with its share and the probability that it is in the aggregate.
+
+    Args:
+        replies: The replies that count, by client.
+        begun: The round in which each of them was asked.
+        table: What is known of clients.
+        settings: Of the round that uses the replies.
+        w: Its model, for which updates that started from another one are made over.
+    """
     samples, shares, rates = table.samples, table.shares, table.response_rates()
-    probability = dict(zip(cohort.clients.tolist(), cohort.probability.tolist(), strict=True))
+    starts = {client: begun[client].start(settings) for client in replies}
     return [
         Update(
             client=client,
             samples=int(samples[client]),
             share=float(shares[client]),
-            sampling_probability=probability[client],
+            sampling_probability=begun[client].probability[client],
             response_rate=float(rates[client]),
             steps=reply.steps,
-            parts=reply.parts,
+            parts=reply.parts if (start := starts[client]) is None else moved_to(reply.parts, start.w, w),
+            staleness=begun[client].staleness(settings),
+            start=start,
         )
         for client, reply in replies.items()
     ]

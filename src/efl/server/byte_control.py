@@ -78,17 +78,19 @@ class ByteControl:
             kinds: What was sent in each direction, as in `Ledger.round`.
             model_bytes: Of a whole model.
             requests: How many clients were sampled.
-            complete: How many of them did all their steps.
+            complete: How many clients that came to an end did all their steps.
             clients: How many there are.
         """
         sent = sum(way.get(kind, 0) for way in kinds.values() for kind in COARSENED)
-        if self.budget is None or requests == 0 or sent == 0:
+        if self.budget is None or sent == 0:
             return
         fixed = sum(sum(way.values()) for way in kinds.values()) - sent
         allowed = CAUTIOUS * self.budget.allowed(model_bytes, requests, complete)
         allowed = max(allowed - fixed, LEAST * allowed, FREE * requests if self.budget.share is not None else 0)
         self.sent, self.allowed = self.sent + sent, self.allowed + allowed
-        pace = clients / requests + SLOWEST
+        if allowed == 0:  # nothing but partial work of earlier rounds came; it is paid back from now on
+            return
+        pace = clients / max(requests, 1) + SLOWEST
         target = allowed - (self.sent - self.allowed) / (PAID_BACK * pace)
         target = max(TARGETS[0] * allowed, min(TARGETS[1] * allowed, target))
         self.octaves = max(self.finest, min(BOUNDS[1], self.octaves + log2(sent / target) / pace))

@@ -15,7 +15,7 @@ from efl.wire import FIRST
 
 PRIOR = 2.0
 MOST_COUNTED = 2.0**62  # samples; a cap beyond is none
-STATE = ("version", "requests", "replies", "accepted", "rounds", "available", "rejected", "trust")
+STATE = ("version", "requests", "replies", "accepted", "rounds", "available", "rejected", "trust", "busy")
 FORGETTING = 0.15  # how much the last update counts in what a client is trusted
 
 
@@ -24,9 +24,11 @@ class ClientTable:
     """One entry per client: samples n_k, model version, requests and replies so far, last round accepted.
 
     ``objective`` marks the clients whose data count in the current round; ``rounds`` and ``available`` count the rounds
-    in which a client was a member, and in which it could be reached. ``rejected`` counts replies that were rejected,
-    ``trust`` is how much of a client's updates counted of late, from 0 to 1. ``share_cap`` is for clients that are not
-    to be believed: none counts as more samples than so many times the median of those in the objective.
+    in which a client was a member and idle, and in which it could be reached, ``busy`` those in which it was at work
+    since an earlier one. A request counts once it has been replied to, or will not be. ``rejected`` counts replies that
+    were rejected, ``trust`` is how much of a client's updates counted of late, from 0 to 1. ``share_cap`` is for
+    clients that are not to be believed: none counts as more samples than so many times the median of those in the
+    objective.
     """
 
     sizes: NDArray[np.int64]
@@ -39,15 +41,17 @@ class ClientTable:
     objective: NDArray[np.bool_]
     rejected: NDArray[np.int64]
     trust: NDArray[np.float64]
+    busy: NDArray[np.int64]
     share_cap: float | None = None
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64], share_cap: float | None = None) -> ClientTable:
         """A table of clients that have not been contacted yet."""
         first, no_round = np.full_like(sizes, FIRST), np.full_like(sizes, NO_ROUND)
-        requests, replies, rounds, available, rejected = np.zeros((5, len(sizes)), dtype=np.int64)
+        requests, replies, rounds, available, rejected, busy = np.zeros((6, len(sizes)), dtype=np.int64)
         everybody, full = np.ones(len(sizes), dtype=bool), np.ones(len(sizes))
-        return cls(sizes, first, requests, replies, no_round, rounds, available, everybody, rejected, full, share_cap)
+        counts = (requests, replies, no_round, rounds, available, everybody, rejected, full, busy)
+        return cls(sizes, first, *counts, share_cap)
 
     @property
     def samples(self) -> NDArray[np.int64]:
@@ -74,8 +78,14 @@ class ClientTable:
         return _rates(self.replies, self.requests)
 
     def availability(self) -> NDArray[np.float64]:
-        """How often each client could be reached in the rounds in which it was a member, estimated the same way."""
+        """How often each idle member could be reached, estimated the same way."""
         return _rates(self.available, self.rounds)
+
+    def idleness(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How often each of these was idle as a member, so that it could be sampled; 1 where rounds wait for all."""
+        if not self.busy.any():
+            return np.ones(len(clients))
+        return _rates(self.rounds, self.rounds + self.busy)[clients]
 
     def note_standing(self, rejected: Iterable[int], trust: Mapping[int, float]) -> None:
         """Whose replies were rejected in a round, and how much the updates of the others counted."""

@@ -1,5 +1,8 @@
 """One round, from sampling a cohort to the next model; between server and clients is a `Transport`.
 
+A round ends when `RoundEnd` says so. Clients whose replies have not come by then stay at work, and a later round uses
+these; where rounds wait for everybody, nobody stays.
+
 Everything the server learns from a client it decodes from bytes, and every change of the model is the decoded form
 of the bytes that clients are sent for it. So server and clients cannot drift apart.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -31,6 +35,7 @@ from efl.server.replies import ReplyValidator, ValidReply
 from efl.server.requests import RequestEncoder, Shared
 from efl.server.round_end import RoundEnd
 from efl.server.sampling import Cohort, Sampler
+from efl.server.started import StartedRound, at_work_of, state_of
 from efl.storage import checksum
 from efl.transport.base import Replies, TrainRequests, Transport
 from efl.wire import NO_MODEL, BroadcastLog, Context, Ledger, Limits, TrainReply, kinds_of
@@ -56,6 +61,7 @@ class Coordinator:
         buffers: The model's float buffers.
         log: The broadcasts that clients may have missed.
         ledger: Bytes sent so far.
+        at_work: Clients whose replies may still come, and the rounds in which they were asked.
     """
 
     algorithm: Algorithm
@@ -71,6 +77,7 @@ class Coordinator:
     buffers: Tensor = field(init=False)
     log: BroadcastLog = field(default_factory=BroadcastLog)
     ledger: Ledger = field(default_factory=Ledger)
+    at_work: dict[int, StartedRound] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.plain = self.context = Context(self.model.layout)
@@ -96,15 +103,15 @@ class Coordinator:
         requests = self._requests(cohort, settings)
         self.transport.send(TrainRequests(sampled_in, requests, self.round_end.deadline))
         replies = self.transport.collect(self.round_end)
-        valid, rejected = self._validated(replies, requests, settings)
-        changes += self.members.end(round_, cohort.clients, valid)
+        valid, rejected = self._validated(replies)
+        begun = {client: self.at_work.pop(client) for client in sorted(replies.steps)}
+        changes += self.members.end(round_, np.array(list(begun), dtype=np.int64), valid)
         counted = {client: reply for client, reply in valid.items() if self.table.objective[client]}
-        version = self.log.version  # what those who replied have
-        why, trust = self._aggregate(counted, cohort, settings)
+        why, trust = self._aggregate(counted, begun, settings)
         if why is not None:
             rejected |= dict.fromkeys(valid, why)
             valid, counted = {}, {}
-        self._note_replies(cohort, valid, settings, version)
+        self._note_replies(begun, valid)
         self.table.note_standing(rejected.keys() & replies.blobs.keys(), trust)
         reset = self._reset_after_rejections(bool(valid), rejected=not rejected.keys().isdisjoint(replies.blobs))
         loss = mean_loss(counted, self.table, round_, self._most_loss)
@@ -112,10 +119,11 @@ class Coordinator:
             self.loss_limit.note([reply.loss for reply in counted.values()])
         self._control_bytes(len(requests), replies, settings)
         sent = self.ledger.round_dict()
-        now = self.transport.now
+        now, stale = self.transport.now, [begun[client].staleness(settings) for client in counted]
         steps, doubtful = replies.steps, {client: part for client, part in trust.items() if part < 1}
+        late = None if self.training.buffer is None or not stale else fmean(stale)
         return RoundRecord(
-            round_, settings.eta, steps, list(counted), rejected, loss, sent, changes, now, reset, doubtful
+            round_, settings.eta, steps, list(counted), rejected, loss, sent, changes, now, reset, doubtful, late
         )
 
     def settings(self, round_: int) -> RoundSettings:
@@ -124,8 +132,8 @@ class Coordinator:
         started = int(self.members.restarted[0]) if training.restart and not self.private else 0
         eta = training.schedule(training.learning_rate, max(0, round_ - started))
         shares = np.full(len(self.table.sizes), 1 / len(self.table.sizes)) if self.private else self.table.shares
-        clients = remembered_clients(shares, training.cohort)
-        coarseness, down = self.byte_control.coarseness(effective_cohort(shares, training.cohort))
+        clients = remembered_clients(shares, training.replies)
+        coarseness, down = self.byte_control.coarseness(effective_cohort(shares, training.replies))
         steps, batch, layout = training.local_steps, training.batch_size, self.plain.layout
         own = (training.cohort, training.seed, down)
         return RoundSettings(round_, eta, steps, batch, layout, clients, coarseness, training.optimiser, *own)
@@ -148,6 +156,7 @@ class Coordinator:
             "rejected_rounds": self.rejected_rounds,
             "byte_control": self.byte_control.state_dict(),
             "first_loss": self.loss_limit.first,
+            "at_work": state_of(self.at_work),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -171,17 +180,21 @@ class Coordinator:
         self.rejected_rounds = int(state["rejected_rounds"])
         self.byte_control.load_state_dict(state.get("byte_control", {}))
         self.loss_limit.first = state.get("first_loss")
+        self.at_work = at_work_of(state.get("at_work", {}), self.settings(0), self.plain)
 
     def _sample(self, round_: int) -> Cohort:
-        """The cohort, from the members (or those that can be reached), and abandoned clients due for another probe."""
-        members = self.members.present(round_)
-        reachable = self.transport.available(members)
-        self.table.rounds += members
+        """The cohort, from idle members (or those that can be reached), and abandoned clients due for another probe."""
+        members, idle = self.members.present(round_), np.ones(len(self.table.sizes), dtype=np.bool_)
+        idle[list(self.at_work)] = False
+        reachable = self.transport.available(members & idle)
+        self.table.rounds += members & idle
+        self.table.busy += members & ~idle
         self.table.available += reachable
-        candidates = reachable if self.sampler.needs_reachable else members
+        candidates = reachable if self.sampler.needs_reachable else members & idle
         rng = stream(self.training.seed, Purpose.SELECTION, round_)
-        cohort = self.sampler.sample(self.table, candidates, self.training.cohort, rng)
-        return cohort.joined_by(self.members.asked_again(round_))
+        cohort = self.sampler.sample(self.table, candidates, max(0, self.training.cohort - len(self.at_work)), rng)
+        again = self.members.asked_again(round_)
+        return cohort.joined_by(again[idle[again]])
 
     def _requests(self, cohort: Cohort, settings: RoundSettings) -> dict[int, bytes]:
         shared = Shared.of(self.algorithm, self.server, self.buffers, settings, self.plain)
@@ -189,34 +202,37 @@ class Coordinator:
         encoder = RequestEncoder(
             self.algorithm, self.server, settings, shared, self.log, self.plain, self.first_checksum
         )
+        chances = dict(zip(cohort.clients.tolist(), cohort.probability.tolist(), strict=True))
+        model = (self.log.version, self.server.w, self.buffers)
+        started = StartedRound(settings, *model, shared.context, shared.coded_by, chances)
+        self.at_work |= dict.fromkeys(chances, started)
         requests: dict[int, bytes] = {}
         for client, blob, kinds in encoder.encoded(cohort.clients.tolist(), self.table, self.kinds):
             requests[client] = blob
             self.ledger.sent("down", len(blob), kinds)
         return requests
 
-    def _validated(
-        self, replies: Replies, requests: Mapping[int, bytes], settings: RoundSettings
-    ) -> tuple[dict[int, ValidReply], dict[int, str]]:
+    def _validated(self, replies: Replies) -> tuple[dict[int, ValidReply], dict[int, str]]:
         """The valid replies in order of client, and why others were rejected."""
         self.ledger.sent("up", replies.lost_bytes, {"lost": replies.lost_bytes})
-        validator = ReplyValidator(
-            settings, self.parts, self.context, self.server, self.buffers, self.limits, self._most_loss, self.private
-        )
+        rounds = {one.settings.round: one for one in self.at_work.values()}
+        known = (self.parts, self.limits, self._most_loss, self.private)
+        validators = {number: ReplyValidator(one, *known) for number, one in rounds.items()}
         valid: dict[int, ValidReply] = {}
         rejected = dict(replies.rejected)
         for client in sorted(replies.blobs):
             blob = replies.blobs[client]
             kinds: Mapping[str, int] = {}
             try:
-                if client not in requests:
+                if client not in self.at_work:
                     raise WireError(f"client {client} was not sampled in this round")
                 reply = TrainReply.from_bytes(blob, self.message_limits)
                 kinds = kinds_of(reply.parts, self.kinds)
                 if reply.needs_model:
                     self.table.version[client] = NO_MODEL
                 else:
-                    valid[client] = validator.validate(reply, client)
+                    started = self.at_work[client].settings.round
+                    valid[client] = validators[started].validate(reply, client)
             except WireError as error:
                 rejected[client] = str(error)
             self.ledger.sent("up", len(blob), kinds)
@@ -226,10 +242,10 @@ class Coordinator:
         return valid, rejected
 
     def _aggregate(
-        self, replies: Mapping[int, ValidReply], cohort: Cohort, settings: RoundSettings
+        self, replies: Mapping[int, ValidReply], begun: Mapping[int, StartedRound], settings: RoundSettings
     ) -> tuple[str | None, Mapping[int, float]]:
         """Make the next model; with limits, why all stays as it was if that is not finite. How far updates counted."""
-        updates = updates_of(replies, cohort, self.table)
+        updates = updates_of(replies, begun, self.table, settings, self.server.w)
         try:
             result = aggregate(self.algorithm, self.server, self.buffers, updates, settings, self.plain)
             if self.limits is not None and not is_finite(result):
@@ -246,17 +262,15 @@ class Coordinator:
         if result.change is not None:
             self.log = self.log.append(result.change, 4 * self.model.n, absolute=result.absolute)
 
-    def _note_replies(
-        self, cohort: Cohort, replies: Mapping[int, ValidReply], settings: RoundSettings, version: int
-    ) -> None:
+    def _note_replies(self, begun: Mapping[int, StartedRound], replies: Mapping[int, ValidReply]) -> None:
         """A reply that recovers a lost one counts for both: its weight must not make up for the same loss again."""
         table, replied = self.table, np.array(list(replies), dtype=np.int64)
-        table.requests[cohort.clients] += 1
+        table.requests[list(begun)] += 1
         table.replies[replied] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
         np.minimum(table.replies, table.requests, out=table.replies)
-        table.version[replied] = version
+        table.version[replied] = [begun[client].version for client in replies]
         used = replied[table.objective[replied]]
-        table.accepted[used] = settings.round
+        table.accepted[used] = [begun[client].settings.round for client in used.tolist()]
 
     def _control_bytes(self, requests: int, replies: Replies, settings: RoundSettings) -> None:
         complete = sum(steps >= settings.local_steps for steps in replies.steps.values())

@@ -14,7 +14,8 @@ from efl.training.schedules import Schedule
 class TrainingSettings:
     """What all rounds have in common: cohort, E, B, η, its schedule, whether that restarts, seed, optimiser.
 
-    ``loss_in_nats``: the size of a training loss does not depend on the units of the targets.
+    ``loss_in_nats``: the size of a training loss does not depend on the units of the targets. ``buffer``: the replies
+    with which a round ends; None for those of the whole cohort.
     """
 
     cohort: int
@@ -26,6 +27,12 @@ class TrainingSettings:
     seed: int
     optimiser: Optimiser = PLAIN_SGD
     loss_in_nats: bool = True
+    buffer: int | None = None
+
+    @property
+    def replies(self) -> int:
+        """How many clients a round hears of, if all reply."""
+        return self.buffer or self.cohort
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class RoundRecord:
     Attributes:
         round: Its number, from 0.
         eta: The learning rate.
-        steps: The local steps of each sampled client.
+        steps: The local steps of each client that was sampled and is not at work any longer.
         aggregated: The clients whose updates are in the new model.
         rejected: The clients whose replies were rejected, and why.
         train_loss: The mean training loss of the aggregated clients.
@@ -44,6 +51,7 @@ class RoundRecord:
         time: Where time is simulated, the time at the end of the round.
         server_state_reset: All replies were rejected for some rounds, so all but the model's weights was reset.
         trust: How much the updates of the aggregated clients counted, where that is not in full.
+        staleness: In asynchronous rounds, how many rounds ago the aggregated updates started, on average.
     """
 
     round: int
@@ -57,3 +65,4 @@ class RoundRecord:
     time: float | None
     server_state_reset: bool = False
     trust: Mapping[int, float] = field(default_factory=dict)
+    staleness: float | None = None

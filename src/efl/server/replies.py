@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from torch import Tensor
-
-from efl.algorithms.base import Part, Parts, RoundSettings, ServerState
+from efl.algorithms.base import Part, Parts
 from efl.errors import DivergedError, WireError
 from efl.server.limits import Measured, NormLimits
 from efl.server.loss_limit import MAX_LOSS
-from efl.wire import Context, Dense, Payload, TrainReply
+from efl.server.started import StartedRound
+from efl.wire import Dense, Payload, TrainReply
 from efl.wire.parts import decode_parts
 
 
@@ -28,31 +27,25 @@ class ValidReply:
 
 @dataclass(frozen=True, eq=False)
 class ReplyValidator:
-    """Validates the replies of one round.
+    """Validates replies by the round in which their clients were asked.
 
     Attributes:
-        settings: The round's settings.
+        started: That round; its model is what updates are compared with.
         parts: The parts of an upload.
-        context: What increments are coded by.
-        server: The server's state, which updates are compared with.
-        buffers: The model's float buffers.
         limits: Norm limits, for clients that the server does not control; None trusts them.
         max_loss: The largest training loss of such a client.
         private: Whether a client whose training diverged is left out, so that not even the run's end tells of it.
     """
 
-    settings: RoundSettings
+    started: StartedRound
     parts: Mapping[str, Part]
-    context: Context
-    server: ServerState
-    buffers: Tensor
     limits: NormLimits | None = None
     max_loss: float = MAX_LOSS
     private: bool = False
 
     @cached_property
     def _measured(self) -> tuple[Measured, Measured]:
-        return Measured(self.server.w), Measured(self.buffers)
+        return Measured(self.started.w), Measured(self.started.buffers)
 
     def validate(self, reply: TrainReply, client: int) -> ValidReply:
         """The reply, decoded.
@@ -71,7 +64,7 @@ class ReplyValidator:
             raise WireError(f"client {client} sent what cannot be read: {error!r}") from error
 
     def _validated(self, reply: TrainReply, client: int) -> ValidReply:
-        settings = self.settings
+        settings = self.started.settings
         if reply.client != client or reply.round != settings.round:
             raise WireError(f"client {client} replied for client {reply.client}, round {reply.round}")
         if reply.diverged:
@@ -87,17 +80,18 @@ class ReplyValidator:
         return ValidReply(reply.steps, reply.loss, parts, reply.recovered)
 
     def _decoded(self, reply: TrainReply, client: int) -> Parts:
+        started, buffers = self.started, len(self.started.buffers)
         expected: dict[str, type[Payload]] = {
-            name: part.payload for name, part in self.parts.items() if part.comes_in(self.settings.round)
+            name: part.payload for name, part in self.parts.items() if part.comes_in(started.settings.round)
         }
-        expected |= {"buffers": Dense} if self.buffers.numel() else {}
+        expected |= {"buffers": Dense} if buffers else {}
         if set(reply.parts) != set(expected):
             raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
-        parts = decode_parts(reply.parts, self.context, len(self.buffers))
+        parts = decode_parts(reply.parts, started.context, buffers)
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")
             fits = self.parts[name].fits if name in self.parts else None
-            if fits is not None and not fits(part, self.settings):
+            if fits is not None and not fits(part, started.settings):
                 raise WireError(f"client {client} sent another round's {name}")
         return parts

@@ -11,15 +11,16 @@ from torch import Tensor
 from efl.algorithms.base import Algorithm, RoundSettings, ServerState
 from efl.server.client_table import ClientTable
 from efl.wire import FIRST, BroadcastLog, CatchUp, Context, Dense, TrainRequest, encode, kinds_of
-from efl.wire.parts import coding_context
+from efl.wire.parts import coding_context, coding_part
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all clients of a round receive alike, encoded, and what increments are coded by with it."""
+    """What all clients of a round receive alike, encoded, what increments are coded by with it, and by which part."""
 
     parts: dict[str, bytes]
     context: Context
+    coded_by: bytes = b""
 
     @classmethod
     def of(
@@ -28,10 +29,11 @@ class Shared:
         """What the algorithm broadcasts besides the model, and the model's buffers."""
         broadcast = algorithm.broadcast(server, settings)
         parts = {name: encode(payload, plain) for name, payload in broadcast.items()}
-        context = coding_context(broadcast, plain)
+        context, name = coding_context(broadcast, plain), coding_part(broadcast)
+        coded_by = b"" if name is None else parts[name]
         if buffers.numel():
             parts["buffers"] = encode(Dense(buffers.numpy()), Context.flat(len(buffers)))
-        return cls(parts, context)
+        return cls(parts, context, coded_by)
 
 
 @dataclass(frozen=True)

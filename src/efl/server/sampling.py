@@ -1,4 +1,9 @@
-"""Samples the cohort of a round, and tells with what probability each of its clients was drawn."""
+"""Samples the cohort of a round, and tells with what probability each of its clients was drawn.
+
+Where rounds do not wait for all clients, those at work cannot be sampled: the cohort refills what has become free. The
+probability is then that of being drawn from those who are idle, times how often the client is idle. Over many rounds
+Σ 1/π_k over the replies of client k comes to as much for all, however slow it is.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +57,8 @@ class UniformSampler:
         """A cohort of the available clients."""
         candidates = np.flatnonzero(available)
         chosen = uniform(len(candidates), min(cohort, len(candidates)), rng)
-        return Cohort(candidates[chosen.clients], chosen.probability)
+        clients = candidates[chosen.clients]
+        return Cohort(clients, chosen.probability * table.idleness(clients))
 
 
 class ShareSampler:
@@ -64,7 +70,8 @@ class ShareSampler:
         """A cohort of the available clients."""
         candidates = np.flatnonzero(available)
         chosen = by_share(table.shares[candidates], min(cohort, len(candidates)), rng)
-        return Cohort(candidates[chosen.clients], chosen.probability)
+        clients = candidates[chosen.clients]
+        return Cohort(clients, chosen.probability * table.idleness(clients))
 
 
 class PoissonSampler:

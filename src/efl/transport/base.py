@@ -32,11 +32,12 @@ Requests = TrainRequests | EvaluateRequests
 
 @dataclass(frozen=True)
 class Replies:
-    """What came of the requests that were sent last.
+    """What came of requests: of those that were sent last, and of earlier ones whose clients were still at work.
 
     Attributes:
         blobs: To training requests, the encoded replies that arrived.
-        steps: How many local steps each sampled client did, as far as the transport knows.
+        steps: How many local steps each client did that replied or is not waited for any longer, as far as the
+            transport knows; all others are still at work.
         metrics: To an evaluation, what each client reports; NaN for those that could not be reached.
         lost_bytes: What clients sent but did not arrive in time.
         rejected: Clients whose message was not a reply, and why.
@@ -62,7 +63,7 @@ class Transport(Protocol):
         ...
 
     def send(self, requests: Requests) -> None:
-        """Send requests; those sent before must have been collected."""
+        """Send requests, none of them to a client at work; those of an evaluation must have been collected."""
         ...
 
     def collect(self, until: Until) -> Replies:
@@ -78,7 +79,7 @@ class Transport(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What clients on this side of the network keep, and the simulated time."""
+        """What clients on this side of the network keep, uploads in flight, and the simulated time."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -9,10 +9,9 @@ import numpy as np
 
 from efl.client.evaluation import EvaluateRequests, Metrics
 from efl.fleet import Clock, Fleet
-from efl.fleet.clock import Allowance, Until
+from efl.fleet.clock import Until
 from efl.transport.base import Mask, Replies, Requests
-
-NOTHING = Replies()
+from efl.transport.in_flight import Upload, state_of, taken, uploads_of
 
 
 class Host(Protocol):
@@ -60,9 +59,9 @@ class LocalTransport:
 
     def __init__(self, host: Host, fleet: Fleet, seed: int, local_steps: int, clock: Clock | None = None) -> None:
         self.host, self.fleet, self.seed, self.local_steps, self.clock = host, fleet, seed, local_steps, clock
-        self._replies = NOTHING
-        self._lost: set[int] = set()
-        self._allowance: Allowance | None = None
+        self._found: Metrics | None = None  # by the evaluation that was sent last
+        self._in_flight: list[Upload] = []
+        self._unheard: dict[int, int] = {}  # the steps of clients sent to last that nobody waits for
 
     @property
     def now(self) -> float | None:
@@ -70,37 +69,49 @@ class LocalTransport:
         return None if self.clock is None else self.clock.now
 
     def available(self, members: Mask) -> Mask:
-        """Which members can be reached now; if none can, simulated time passes until one can."""
-        return members if self.clock is None else self.clock.available(members)
+        """Which members can be reached now; if none can, and no upload is in flight, time passes until one can."""
+        return members if self.clock is None else self.clock.available(members, wait=not self._in_flight)
 
     def send(self, requests: Requests) -> None:
         """Train or evaluate at once: inactive clients do not reply, stragglers stop early, some replies are lost."""
         if isinstance(requests, EvaluateRequests):
-            self._replies = Replies(metrics=self.host.evaluate(requests))
+            self._found = self.host.evaluate(requests)
             return
-        clients = np.array(list(requests.blobs), dtype=np.int64)
+        clients, deadline = np.array(list(requests.blobs), dtype=np.int64), requests.deadline
         behaviour = self.fleet.behave(self.seed, requests.round, clients, self.local_steps)
-        done = behaviour.steps
+        done, allowance = behaviour.steps, None
         if self.clock is not None:
             lengths = np.array([len(blob) for blob in requests.blobs.values()], dtype=np.float64)
-            self._allowance = self.clock.allow(clients, lengths, self.local_steps, requests.deadline)
-            done = np.minimum(done, self._allowance.steps)
+            allowance = self.clock.allow(clients, lengths, self.local_steps, deadline)
+            done = np.minimum(done, allowance.steps)
         steps = dict(zip(clients.tolist(), done.tolist(), strict=True))
-        self._lost = set(clients[behaviour.lost].tolist())
-        self._replies = Replies(self.host.train(requests.blobs, steps), steps)
+        replies = self.host.train(requests.blobs, steps)
+        seconds, lost = dict.fromkeys(steps, 0.0), set(clients[behaviour.lost].tolist())
+        if self.clock is not None and allowance is not None:
+            sizes = {client: len(blob) for client, blob in replies.items()}
+            seconds, late = self.clock.work(allowance, done, sizes, deadline)
+            lost |= late
+        now = self.now or 0.0
+        for client, takes in seconds.items():
+            blob = replies.get(client, b"")
+            arrives, gone = (b"", len(blob)) if client in lost else (blob, 0)
+            self._in_flight.append(Upload(client, steps[client], now, takes, arrives, gone))
+        self._unheard = {client: steps[client] for client in steps if client not in seconds}
 
     def collect(self, until: Until) -> Replies:
-        """The replies that arrived in time."""
-        sent, self._replies = self._replies, NOTHING
-        lost, self._lost = self._lost, set()
-        if self.clock is not None and self._allowance is not None:
-            done = np.array([sent.steps[client] for client in self._allowance.clients.tolist()], dtype=np.int64)
-            lengths = {client: len(blob) for client, blob in sent.blobs.items()}
-            lost |= self.clock.finish(self._allowance, done, lengths, until)
-            self._allowance = None
-        arrived = {client: blob for client, blob in sent.blobs.items() if client not in lost}
-        lost_bytes = sum(len(blob) for client, blob in sent.blobs.items() if client in lost)
-        return Replies(arrived, sent.steps, sent.metrics, lost_bytes)
+        """The replies that arrived before the round ended; others stay in flight."""
+        if self._found is not None:
+            found, self._found = self._found, None
+            return Replies(metrics=found)
+        uploads, seconds = taken(self._in_flight, self.now or 0.0, until)
+        if self.clock is not None:
+            self.clock.pass_by(seconds)
+        done = {upload.client for upload in uploads}
+        self._in_flight = [upload for upload in self._in_flight if upload.client not in done]
+        steps = self._unheard | {upload.client: upload.steps for upload in uploads}
+        self._unheard = {}
+        arrived = {upload.client: upload.blob for upload in uploads if upload.blob}
+        return Replies(arrived, dict(sorted(steps.items())), lost_bytes=sum(upload.lost_bytes for upload in uploads))
 
     def start(self) -> None:
         """Start worker processes."""
@@ -111,12 +122,14 @@ class LocalTransport:
         self.host.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What clients keep, and the simulated time."""
-        return {"host": self.host.state_dict()} | ({} if self.clock is None else {"clock": self.clock.state_dict()})
+        """What clients keep, uploads in flight, and the simulated time."""
+        state = {"host": self.host.state_dict(), "in_flight": state_of(self._in_flight)}
+        return state | ({} if self.clock is None else {"clock": self.clock.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.host.load_state_dict(state["host"])
+        self._in_flight = uploads_of(state.get("in_flight", {}))
         if self.clock is not None:
             self.clock.load_state_dict(state["clock"])
 

@@ -114,7 +114,7 @@ class Search:
     @property
     def steps_per_round(self) -> int:
         """What clients are asked for in a round."""
-        return self.experiment.training.cohort * self.experiment.training.local_steps
+        return self.experiment.training.replies * self.experiment.training.local_steps
 
     @cached_property
     def study(self) -> optuna.Study:

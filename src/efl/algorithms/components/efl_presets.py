@@ -1,4 +1,4 @@
-"""Settings of EFL by name: as the first edition of this package had it, as the paper has it, and with privacy."""
+"""Settings of EFL by name: as the first edition had it, as the paper has it, with privacy, in asynchronous rounds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,4 +35,5 @@ PRIVATE: Mapping[str, Any] = {  # fields and memories would need noise of their 
     "step_up": 1.0,  # rounding makes an update longer, and only its length is hidden by noise: it has to be fine
     "step_down": 2.0,
 }
+LATE: Mapping[str, Any] = {"participation": "self-normalised"}  # with few replies a round, p/π varies too much
 SEARCHED: SearchSpace = {"elasticity": Range(0.01, 3.0)}  # bytes are a budget, and all else follows from it

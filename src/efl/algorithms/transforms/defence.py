@@ -114,18 +114,25 @@ class Defence(Transform):
     ) -> tuple[Sequence[Update], ServerState]:
         """Each update as far as it counts."""
         standing = Standing.of(server, [update.client for update in updates])
-        model = sketched(server.w.numpy(), len(server.w), WIDTH, self.seed)
+        models = self._models(updates, server.w)
         cohort = self._measured(updates, server.w, standing, settings)
         _note(cohort, standing, settings)
         medians = standing.medians(settings.round, self.window)
         trust = self._length_factors(cohort, medians)
-        trust *= self._tested(cohort, model, standing) * self._alone(cohort, standing, settings)
-        _remember(cohort, trust, model, standing)
+        trust *= self._tested(cohort, models, standing) * self._alone(cohort, standing, settings)
+        _remember(cohort, trust, models, standing)
         counted = [self._counted(cohort, at, part, medians, server.w) for at, part in enumerate(trust.tolist())]
         return counted, server.having(**standing.tensors())
 
+    def _models(self, updates: Sequence[Update], w: Tensor) -> Vectors:
+        """A sketch of the model that each update started from."""
+        now = sketched(w.numpy(), len(w), WIDTH, self.seed)
+        starts = [update.start for update in updates]
+        return np.stack([now if one is None else sketched(one.w.numpy(), len(w), WIDTH, self.seed) for one in starts])
+
     def _measured(self, updates: Sequence[Update], w: Tensor, standing: Standing, settings: RoundSettings) -> _Cohort:
-        pace, rows = settings.eta * settings.local_steps, standing.rows([update.client for update in updates])
+        begun, rows = [update.settings(settings) for update in updates], standing.rows([one.client for one in updates])
+        paces = np.array([one.eta * one.local_steps for one in begun])
         lengths, sent = np.empty(len(rows)), np.empty((len(rows), WIDTH), np.float32)
         for at, payload in enumerate(update.sent for update in updates):
             positions = payload.positions if isinstance(payload, Lattice | Ternary) else None
@@ -133,10 +140,10 @@ class Defence(Transform):
             lengths[at] = sqrt(float(values @ values))
             sent[at] = sketched(values, len(w), WIDTH, self.seed, positions)
         last = standing.numbers[rows, Column.ROUND]
-        fading = np.where(last >= 0, fade(settings.clients) ** (settings.round - last), 0.0)
+        fading = np.where(last >= 0, fade(settings.clients) ** (_rounds(updates, settings) - last), 0.0)
         fading *= [bool(update.remembered) for update in updates]
         memory = standing.sketches[rows, Kept.MEMORY] * fading.astype(np.float32)[:, None]
-        return _Cohort(updates, rows, lengths / pace, sent / np.float32(pace), memory)
+        return _Cohort(updates, rows, lengths / paces, sent / paces.astype(np.float32)[:, None], memory)
 
     def _length_factors(self, cohort: _Cohort, medians: Numbers) -> Numbers:
         """1/ρ² of what is too long, and no more than keeps what it means within bounds."""
@@ -150,10 +157,10 @@ class Defence(Transform):
             factors[at] = min(factors[at], most)
         return factors
 
-    def _tested(self, cohort: _Cohort, model: Vector, standing: Standing) -> Numbers:
+    def _tested(self, cohort: _Cohort, models: Vectors, standing: Standing) -> Numbers:
         """How much each update counts by its client's secants; renews their means."""
         kept, numbers = standing.sketches[cohort.rows], standing.numbers[cohort.rows]
-        came = model - kept[:, Kept.MODELS]
+        came = models - kept[:, Kept.MODELS]
         way = _lengths(came)
         secants = np.einsum("ij,ij->i", cohort.directions - kept[:, Kept.UPDATES], came) / np.maximum(way, TINY)
         tested = (numbers[:, Column.KNOWN] > 0) & (way > 0)
@@ -213,7 +220,7 @@ class Defence(Transform):
 def _note(cohort: _Cohort, standing: Standing, settings: RoundSettings) -> None:
     """What clients sent, as their votes."""
     numbers = standing.numbers[cohort.rows]
-    numbers[:, Column.ROUND] = settings.round
+    numbers[:, Column.ROUND] = _rounds(cohort.updates, settings)
     numbers[:, Column.SENT], numbers[:, Column.MEANT] = cohort.lengths, cohort.meant_lengths
     numbers[:, Column.RATE] = [update.response_rate for update in cohort.updates]
     for row, field in zip(numbers, cohort.fields, strict=True):
@@ -222,17 +229,22 @@ def _note(cohort: _Cohort, standing: Standing, settings: RoundSettings) -> None:
     standing.numbers[cohort.rows] = numbers
 
 
-def _remember(cohort: _Cohort, trust: Numbers, model: Vector, standing: Standing) -> None:
+def _remember(cohort: _Cohort, trust: Numbers, models: Vectors, standing: Standing) -> None:
     """What is known of the clients from now on."""
     kept, numbers = standing.sketches[cohort.rows], standing.numbers[cohort.rows]
     parts = (trust * [update.remembered for update in cohort.updates]).astype(np.float32)
     kept[:, Kept.MEMORY] = cohort.memory + parts[:, None] * cohort.sent
     rates = np.where(numbers[:, Column.KNOWN] > 0, FORGETTING, 1.0).astype(np.float32)[:, None]
-    kept[:, Kept.MODELS] += rates * (model - kept[:, Kept.MODELS])
+    kept[:, Kept.MODELS] += rates * (models - kept[:, Kept.MODELS])
     kept[:, Kept.UPDATES] += rates * (cohort.directions - kept[:, Kept.UPDATES])
     numbers[:, Column.KNOWN] = 1.0
     numbers[:, Column.TRUST] += FORGETTING * (trust - numbers[:, Column.TRUST])
     standing.sketches[cohort.rows], standing.numbers[cohort.rows] = kept, numbers
+
+
+def _rounds(updates: Sequence[Update], settings: RoundSettings) -> Numbers:
+    """In which each update started."""
+    return np.array([float(settings.round - update.staleness) for update in updates])
 
 
 def _favourable(numbers: Numbers) -> Numbers:

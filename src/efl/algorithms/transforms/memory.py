@@ -9,6 +9,10 @@ What was sent is remembered by α = 1/(1 + ω) of itself, where ω is its relati
 2019): where ω > 1, the noise of one upload, remembered in full, would be more than what was meant, and the next upload
 that takes it back noisier still.
 
+A late update was sent per unit of its own round's ηE, by a client whose memory had faded for fewer rounds. So it counts
+ηE_now/ηE_then · γ^τ times: then just what the client took out of it is what h adds. It is remembered as it has faded
+since: by γ^τ.
+
 What is remembered is what was sent, not what was meant: an upload's noise is not taken for what is new when its
 sender returns. A lost upload was never received, so the client forgets it as well. Where a residual brings later what
 was not sent now, and lost uploads too, it is the other way round: what was meant is remembered.
@@ -80,6 +84,10 @@ class Memory(Transform):
         kept = [self.remembered(update, work.settings) for update in updates]
         work.state[PACE] = (pace / torch.tensor(kept)).unsqueeze(1)
 
+    def weigh(self, weights: Sequence[float], updates: Sequence[Update]) -> Sequence[float]:
+        """Late updates by today's pace."""
+        return [weight * _lateness(update) for weight, update in zip(weights, updates, strict=True)]
+
     def remembered(self, sent: Payload, settings: RoundSettings) -> float:
         """α, or all where what was meant is remembered."""
         return self.codec.fidelity(sent, settings) if self.of == "sent" else 1.0
@@ -100,9 +108,17 @@ class Memory(Transform):
         memory = server.tensors["memory"] * fade(settings.clients) ** passed
         delta = delta + pace * memory
         for update in updates:
-            kept = self.remembered(update.sent, settings)
-            update.delta.add_to(memory.numpy(), kept * update.share / pace, server.w.numpy())
+            kept = self.remembered(update.sent, update.settings(settings))
+            part = kept * update.share * _lateness(update)
+            update.delta.add_to(memory.numpy(), part / pace, server.w.numpy())
         return delta, server.having(memory=memory, **{LAST_ROUND: torch.tensor([float(settings.round)])})
+
+
+def _lateness(update: Update) -> float:
+    """ηE_now/ηE_then · γ^τ; 1 where nothing is remembered of the client, or nothing is late."""
+    if update.start is None or update.start.settings.clients == 0:
+        return 1.0
+    return update.start.pace * fade(update.start.settings.clients) ** update.staleness
 
 
 def _pace(settings: RoundSettings) -> float:
