@@ -57,17 +57,20 @@ static int64_t gap_table(int64_t size, int64_t taken, Table *table) {
     return length;
 }
 
-static void release(Writer *writer, int carry) {
-    for (int64_t i = 0; i < writer->held; i++)
-        *writer->out++ = i ? (carry ? 0 : UINT32_MAX) : writer->first + (uint32_t)carry;
-    writer->held = 0;
+/* Write the words that were held, now that it is known whether there is a carry; where the next one goes. */
+static __attribute__((noinline)) uint32_t *release(uint32_t *out, int64_t held, uint32_t first, int carry) {
+    for (int64_t i = 0; i < held; i++) *out++ = i ? (carry ? 0 : UINT32_MAX) : first + (uint32_t)carry;
+    return out;
 }
 
 static inline void put(Writer *writer, const Table *table, int64_t symbol) {
     const uint64_t scale = writer->range >> PRECISION, left = table->left[symbol];
     const uint64_t lower = writer->lower + scale * left;
     writer->range = scale * (table->left[symbol + 1] - left);
-    if (writer->held && lower + writer->range > lower) release(writer, lower < writer->lower);
+    if (writer->held && lower + writer->range > lower) {
+        writer->out = release(writer->out, writer->held, writer->first, lower < writer->lower);
+        writer->held = 0;
+    }
     writer->lower = lower;
     if (writer->range >= LAST) return;
     const uint32_t word = (uint32_t)(lower >> 32);
@@ -83,26 +86,37 @@ static inline void put(Writer *writer, const Table *table, int64_t symbol) {
     }
 }
 
-static void finish(Writer *writer) {
-    if (writer->range == UINT64_MAX) return; /* nothing was written */
-    const uint64_t point = writer->lower + (LAST - 1);
-    release(writer, point < writer->lower);
-    *writer->out++ = (uint32_t)(point >> 32);
-    if ((uint32_t)((writer->lower + writer->range) >> 32) == (uint32_t)(point >> 32)) *writer->out++ = 0;
+/* Write what is left; where the stream ends. */
+static uint32_t *finish(Writer writer) {
+    if (writer.range == UINT64_MAX) return writer.out; /* nothing was written */
+    const uint64_t point = writer.lower + (LAST - 1);
+    uint32_t *out = release(writer.out, writer.held, writer.first, point < writer.lower);
+    *out++ = (uint32_t)(point >> 32);
+    if ((uint32_t)((writer.lower + writer.range) >> 32) == (uint32_t)(point >> 32)) *out++ = 0;
+    return out;
 }
 
 static inline int32_t symbol_of(int32_t magnitude) {
+    magnitude &= INT32_MAX; /* so that it is always a symbol */
     return magnitude < PLAIN ? magnitude : 32 - __builtin_clz((uint32_t)magnitude) - 5 + PLAIN;
 }
 
-static void put_gaps(Writer *writer, const int64_t *places, int64_t taken, int64_t first, int64_t size) {
+/* The writer is handed over by value, here and below, so that it stays in registers. */
+static Writer put_gaps(Writer writer, const int64_t *places, int64_t taken, int64_t first, int64_t size) {
     Table table;
     const int64_t most = gap_table(size, taken, &table);
-    for (int64_t i = 0; i < taken; i++) {
-        int64_t gap = places[i] - (i ? places[i - 1] + 1 : first);
-        for (; gap >= most; gap -= most) put(writer, &table, most);
-        put(writer, &table, gap);
+    for (int64_t i = 0, next = first; i < taken; i++) {
+        int64_t gap = places[i] - next;
+        next = places[i] + 1;
+        for (; gap >= most; gap -= most) put(&writer, &table, most);
+        put(&writer, &table, gap);
     }
+    return writer;
+}
+
+static Writer put_symbols(Writer writer, const Table *table, const int32_t *magnitudes, int64_t count) {
+    for (int64_t i = 0; i < count; i++) put(&writer, table, symbol_of(magnitudes[i]));
+    return writer;
 }
 
 /* Write ``count`` places, increasing, in classes between bounds, and as many magnitudes.
@@ -117,7 +131,8 @@ int64_t efl_encode_numbers(const int64_t *places, const int32_t *magnitudes, int
         const int64_t start = at, size = bounds[class + 1] - bounds[class];
         while (at < count && places[at] < bounds[class + 1]) at++;
         taken[class] = at - start;
-        if (0 < at - start && at - start < size) put_gaps(&writer, places + start, at - start, bounds[class], size);
+        if (0 < at - start && at - start < size)
+            writer = put_gaps(writer, places + start, at - start, bounds[class], size);
     }
     for (int64_t i = 0; i < SYMBOLS; i++) occur[i] = 0;
     for (int64_t i = 0; i < count; i++) occur[symbol_of(magnitudes[i])]++;
@@ -129,10 +144,9 @@ int64_t efl_encode_numbers(const int64_t *places, const int32_t *magnitudes, int
     if (symbols > 1) {
         Table table;
         quantised(weights, symbols, &table);
-        for (int64_t i = 0; i < count; i++) put(&writer, &table, symbol_of(magnitudes[i]));
+        writer = put_symbols(writer, &table, magnitudes, count);
     }
-    finish(&writer);
-    return writer.out - words;
+    return finish(writer) - words;
 }
 
 static void index_of(const Table *table, uint16_t *first) {
@@ -159,19 +173,29 @@ static inline int64_t get(Reader *reader, const Table *table, const uint16_t *fi
     return symbol;
 }
 
-static int get_gaps(Reader *reader, int64_t taken, int64_t first, int64_t size, int64_t *places) {
+static int get_gaps(Reader *from, int64_t taken, int64_t first, int64_t size, int64_t *restrict places) {
+    Reader reader = *from; /* in registers */
     Table table;
     uint16_t index[BUCKETS];
     const int64_t most = gap_table(size, taken, &table);
     index_of(&table, index);
     for (int64_t i = 0, place = 0; i < taken; i++, place++) {
         for (int64_t gap = most; gap == most;) {
-            gap = get(reader, &table, index);
+            gap = get(&reader, &table, index);
             place += gap;
             if (gap < 0 || place >= size) return 0;
         }
         places[i] = first + place;
     }
+    *from = reader;
+    return 1;
+}
+
+static int get_symbols(Reader reader, const Table *table, int64_t count, int32_t *restrict found) {
+    uint16_t index[BUCKETS];
+    index_of(table, index);
+    for (int64_t i = 0; i < count; i++)
+        if ((found[i] = (int32_t)get(&reader, table, index)) < 0) return 0;
     return 1;
 }
 
@@ -191,15 +215,10 @@ int32_t efl_decode_numbers(const uint32_t *words, int64_t length, const int64_t 
     }
     double weights[SYMBOLS] = {0};
     Table table;
-    uint16_t index[BUCKETS];
     for (int64_t i = 0; i < symbols; i++) weights[i] = (double)occur[i];
     if (symbols < 2) {
         for (int64_t i = 0; i < count; i++) found[i] = 0;
         return 1;
     }
-    if (!quantised(weights, symbols, &table)) return 0;
-    index_of(&table, index);
-    for (int64_t i = 0; i < count; i++)
-        if ((found[i] = (int32_t)get(&reader, &table, index)) < 0) return 0;
-    return 1;
+    return quantised(weights, symbols, &table) && get_symbols(reader, &table, count, found);
 }
