@@ -11,6 +11,7 @@
 #define PLAIN 16
 #define SYMBOLS 43
 #define BUCKETS 256           /* of a table, in which a quantile is looked up */
+#define NEAR 6                /* gaps that are looked for first where half of all are smaller */
 #define LAST (1ULL << 32)     /* what a range must not fall below */
 
 typedef struct {
@@ -26,7 +27,7 @@ typedef struct {
 } Writer;
 
 typedef struct {
-    uint64_t lower, range, point;
+    uint64_t range, above; /* how far the stream's point lies above the lower end of the range */
     const uint32_t *in, *end;
 } Reader;
 
@@ -157,20 +158,36 @@ static void index_of(const Table *table, uint16_t *first) {
     }
 }
 
-/* The next symbol; −1, if no encoder writes this. */
-static inline int64_t get(Reader *reader, const Table *table, const uint16_t *first) {
-    const uint64_t scale = reader->range >> PRECISION, quantile = (reader->point - reader->lower) / scale;
+/* The symbol at the stream's point; −1, if no encoder writes this. A division takes longer than all else together. */
+static inline int64_t looked_up(const Reader *reader, uint64_t scale, const Table *table, const uint16_t *first) {
+    const uint64_t quantile = reader->above / scale;
     if (quantile >> PRECISION) return -1;
     int64_t symbol = first[quantile >> (PRECISION - 8)];
     while (table->left[symbol + 1] <= quantile) symbol++;
-    reader->lower += scale * table->left[symbol];
+    return symbol;
+}
+
+/* The next symbol; −1, if no encoder writes this. Of the first ``likely`` it is found without a division. */
+static inline int64_t get(Reader *reader, const Table *table, const uint16_t *first, int64_t likely) {
+    const uint64_t scale = reader->range >> PRECISION;
+    int64_t symbol = 0;
+    for (int64_t i = 1; i <= likely; i++) symbol += reader->above >= scale * table->left[i];
+    if (symbol == likely && (symbol = looked_up(reader, scale, table, first)) < 0) return -1;
+    reader->above -= scale * table->left[symbol];
     reader->range = scale * (table->left[symbol + 1] - table->left[symbol]);
     if (reader->range < LAST) {
-        reader->lower <<= 32;
         reader->range <<= 32;
-        reader->point = reader->point << 32 | (reader->in < reader->end ? *reader->in++ : 0);
+        reader->above = reader->above << 32 | (reader->in < reader->end ? *reader->in++ : 0);
     }
     return symbol;
+}
+
+/* The same, where nearly all symbols are the first: a branch that is foreseen takes no time. */
+static inline int64_t get_rare(Reader *reader, const Table *table, const uint16_t *first) {
+    const uint64_t scale = reader->range >> PRECISION, width = scale * table->left[1];
+    if (reader->above >= width || width < LAST) return get(reader, table, first, 0);
+    reader->range = width;
+    return 0;
 }
 
 static int get_gaps(Reader *from, int64_t taken, int64_t first, int64_t size, int64_t *restrict places) {
@@ -179,9 +196,10 @@ static int get_gaps(Reader *from, int64_t taken, int64_t first, int64_t size, in
     uint16_t index[BUCKETS];
     const int64_t most = gap_table(size, taken, &table);
     index_of(&table, index);
+    const int dense = most >= NEAR && table.left[NEAR] >> (PRECISION - 1);
     for (int64_t i = 0, place = 0; i < taken; i++, place++) {
         for (int64_t gap = most; gap == most;) {
-            gap = get(&reader, &table, index);
+            gap = dense ? get(&reader, &table, index, NEAR) : get(&reader, &table, index, 0);
             place += gap;
             if (gap < 0 || place >= size) return 0;
         }
@@ -194,8 +212,13 @@ static int get_gaps(Reader *from, int64_t taken, int64_t first, int64_t size, in
 static int get_symbols(Reader reader, const Table *table, int64_t count, int32_t *restrict found) {
     uint16_t index[BUCKETS];
     index_of(table, index);
+    if (table->left[1] >> (PRECISION - 1)) {
+        for (int64_t i = 0; i < count; i++)
+            if ((found[i] = (int32_t)get_rare(&reader, table, index)) < 0) return 0;
+        return 1;
+    }
     for (int64_t i = 0; i < count; i++)
-        if ((found[i] = (int32_t)get(&reader, table, index)) < 0) return 0;
+        if ((found[i] = (int32_t)get(&reader, table, index, 0)) < 0) return 0;
     return 1;
 }
 
@@ -205,7 +228,7 @@ int32_t efl_decode_numbers(const uint32_t *words, int64_t length, const int64_t 
                            int32_t *found) {
     Reader reader = {.range = UINT64_MAX, .in = words, .end = words + length};
     int64_t count = 0;
-    for (int64_t i = 0; i < 2; i++) reader.point = reader.point << 32 | (reader.in < reader.end ? *reader.in++ : 0);
+    for (int64_t i = 0; i < 2; i++) reader.above = reader.above << 32 | (reader.in < reader.end ? *reader.in++ : 0);
     for (int64_t class = 0; class < classes; count += taken[class++]) {
         const int64_t first = bounds[class], size = bounds[class + 1] - first;
         if (taken[class] == size)
