@@ -1,7 +1,7 @@
 /* Places and magnitudes as a range coder writes them: what wire/range_coder.py does by `constriction`, bit for bit.
  *
  * The coder is constriction's (words of 32 bits, a state of 64), and so is the way in which probabilities become whole
- * numbers. Products and sums of doubles are in loops of their own, so that no compiler makes one operation of them.
+ * numbers. This is compiled so that a product and a sum stay two operations.
  */
 #include <stdint.h>
 
@@ -31,31 +31,37 @@ typedef struct {
     const uint32_t *in, *end;
 } Reader;
 
-/* 0, if these are no probabilities. */
-static __attribute__((noinline)) int quantised(const double *weights, int64_t count, Table *table) {
-    double total = 0, below = 0;
-    for (int64_t i = 0; i < count; i++) total += weights[i];
-    if (!(total > 0)) return 0;
-    const double scale = (double)((1 << PRECISION) - count) / total;
-    for (int64_t i = 0; i < count; i++) {
-        table->left[i] = (uint32_t)(below * scale) + (uint32_t)i;
-        below += weights[i];
-    }
+/* A table of probabilities: ``below`` has for each symbol the sum of all weights before it, and that of all. */
+static void quantised(const double *below, int64_t count, Table *table) {
+    const double scale = (double)((1 << PRECISION) - count) / below[count];
+    for (int64_t i = 0; i < count; i++) table->left[i] = (uint32_t)(int32_t)(below[i] * scale) + (uint32_t)i;
     table->left[count] = 1u << PRECISION;
     table->count = count;
-    return 1;
 }
 
 /* The table of gaps where ``taken`` of ``size`` places are; the first gap that is not in it. */
 static int64_t gap_table(int64_t size, int64_t taken, Table *table) {
-    double weights[LONGEST + 1];
-    const double share = ((double)taken + 0.5) / (double)(size + 1), tail = TAIL / share;
+    double below[LONGEST + 2];
+    const double share = ((double)taken + 0.5) / (double)(size + 1), tail = TAIL / share, others = 1 - share;
     const int64_t length = tail < LONGEST - 2 ? (int64_t)tail + 2 : LONGEST;
-    weights[0] = share;
-    for (int64_t i = 1; i <= length; i++) weights[i] = weights[i - 1] * (1 - share);
-    weights[length] /= share;
-    quantised(weights, length + 1, table);
+    double weight = share;
+    below[0] = 0;
+    for (int64_t i = 0; i < length; i++) {
+        below[i + 1] = below[i] + weight;
+        weight *= others;
+    }
+    below[length + 1] = below[length] + weight / share;
+    quantised(below, length + 1, table);
     return length;
+}
+
+/* The table of ``count`` symbols that occur so often; 0, if none does. */
+static int symbol_table(const int64_t *occur, int64_t count, Table *table) {
+    double below[SYMBOLS + 1] = {0};
+    for (int64_t i = 0; i < count; i++) below[i + 1] = below[i] + (double)occur[i];
+    if (!(below[count] > 0)) return 0;
+    quantised(below, count, table);
+    return 1;
 }
 
 /* Write the words that were held, now that it is known whether there is a carry; where the next one goes. */
@@ -116,7 +122,13 @@ static Writer put_gaps(Writer writer, const int64_t *places, int64_t taken, int6
 }
 
 static Writer put_symbols(Writer writer, const Table *table, const int32_t *magnitudes, int64_t count) {
-    for (int64_t i = 0; i < count; i++) put(&writer, table, symbol_of(magnitudes[i]));
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t width = (writer.range >> PRECISION) * table->left[1];
+        if (magnitudes[i] || writer.held || width < LAST)
+            put(&writer, table, symbol_of(magnitudes[i]));
+        else
+            writer.range = width; /* what `put` comes to for most of them */
+    }
     return writer;
 }
 
@@ -136,17 +148,14 @@ int64_t efl_encode_numbers(const int64_t *places, const int32_t *magnitudes, int
             writer = put_gaps(writer, places + start, at - start, bounds[class], size);
     }
     for (int64_t i = 0; i < SYMBOLS; i++) occur[i] = 0;
-    for (int64_t i = 0; i < count; i++) occur[symbol_of(magnitudes[i])]++;
-    double weights[SYMBOLS];
-    for (int64_t i = 0; i < SYMBOLS; i++) {
-        weights[i] = (double)occur[i];
+    for (int64_t i = 0; i < count; i++)
+        if (magnitudes[i]) occur[symbol_of(magnitudes[i])]++; /* few are: nobody waits for the sum of the others */
+    occur[0] = count;
+    for (int64_t i = 1; i < SYMBOLS; i++) occur[0] -= occur[i];
+    for (int64_t i = 0; i < SYMBOLS; i++)
         if (occur[i]) symbols = i + 1;
-    }
-    if (symbols > 1) {
-        Table table;
-        quantised(weights, symbols, &table);
-        writer = put_symbols(writer, &table, magnitudes, count);
-    }
+    Table table;
+    if (symbols > 1 && symbol_table(occur, symbols, &table)) writer = put_symbols(writer, &table, magnitudes, count);
     return finish(writer) - words;
 }
 
@@ -236,12 +245,10 @@ int32_t efl_decode_numbers(const uint32_t *words, int64_t length, const int64_t 
         else if (taken[class] && !get_gaps(&reader, taken[class], first, size, places + count))
             return 0;
     }
-    double weights[SYMBOLS] = {0};
-    Table table;
-    for (int64_t i = 0; i < symbols; i++) weights[i] = (double)occur[i];
     if (symbols < 2) {
         for (int64_t i = 0; i < count; i++) found[i] = 0;
         return 1;
     }
-    return quantised(weights, symbols, &table) && get_symbols(reader, &table, count, found);
+    Table table;
+    return symbol_table(occur, symbols, &table) && get_symbols(reader, &table, count, found);
 }
