@@ -50,7 +50,7 @@ class _Array(ctypes.c_void_p):
         if array.dtype != cls.kind:
             raise ValueError(f"compiled code needs contiguous {cls.kind}, not {array.dtype}")
         try:
-            return _Memory.from_buffer(array)
+            return _Memory.from_buffer(array.data)
         except (TypeError, ValueError):  # only to be read, or not contiguous
             return cls(address_in(array))
 
@@ -165,8 +165,10 @@ class Cells(ctypes.Structure):
 class Order(ctypes.Structure):
     """An order of n coordinates, by the tables that are named here, whole numbers of 32 bits."""
 
-    TABLES = ("row_group", "row_rank", "column_group", "column_rank", "begin", "width", "of", "order")
-    TABLES += ("rows", "columns", "first_row", "first_column")
+    TABLES = (
+        *("row_group", "row_rank", "column_group", "column_rank", "begin", "width", "of", "order"),
+        *("rows", "columns", "first_row", "first_column"),
+    )
     _fields_ = (
         ("n", _COUNT),
         ("tensors", _COUNT),

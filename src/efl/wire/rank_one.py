@@ -84,7 +84,8 @@ class RankOneFisher:
         row, column = np.divmod(positions - layout.starts[tensor], width)
         row += layout.first_rows[tensor]
         column += layout.first_columns[tensor]
-        return np.maximum(self.rows[row] + self.columns[column], LOWEST)
+        guess: Whole = np.maximum(self.rows[row] + self.columns[column], LOWEST)
+        return guess
 
     def at(self, positions: Whole) -> NDArray[np.float32]:
         """The guess at increasing positions."""

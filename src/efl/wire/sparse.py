@@ -47,9 +47,7 @@ def rounded_down(vector: Vector, step: np.float32, noise: Vector) -> tuple[Posit
     return where[:count].copy(), found[:count].copy()
 
 
-def rounded_randomly(
-    vector: Vector, step: np.float32, rng: np.random.Generator
-) -> tuple[Positions, NDArray[np.int32]]:
+def rounded_randomly(vector: Vector, step: np.float32, rng: np.random.Generator) -> tuple[Positions, NDArray[np.int32]]:
     """The same with the noise that ``rng`` draws next, which is then used up.
 
     >>> rounded_randomly(np.float32([3, 0.4, -1]), np.float32(2), np.random.default_rng(0))

@@ -43,9 +43,9 @@ class Lattice(SparseIncrement):
         """The increment of a code for every coordinate."""
         return cls(layout, *non_zeros(codes), step)
 
-    @property
+    @cached_property
     def values(self) -> Vector:
-        """The increment at ``positions``."""
+        """The increment at ``positions``, which several have a use for."""
         return self.codes.astype(np.float32) * np.float32(self.step)
 
     @cached_property
