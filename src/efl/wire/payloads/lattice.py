@@ -74,9 +74,11 @@ class Lattice(SparseIncrement):
         positions, back = order.located(places)
         magnitudes = magnitudes[back]
         count = len(positions)
-        positive = np.unpackbits(reader.array(-(-count // 8)), count=count).view(np.bool_)
-        codes = magnitudes + 1
-        return cls(context.layout, positions, np.where(positive, codes, -codes), step)
+        signs = np.unpackbits(reader.array(-(-count // 8)), count=count).astype(np.int32)  # 1 or 0
+        signs *= 2
+        signs -= 1
+        signs *= magnitudes + 1
+        return cls(context.layout, positions, signs, step)
 
     @classmethod
     def most_bytes(cls, layout: Layout) -> int:
