@@ -85,6 +85,21 @@ class Layout:
         return np.array([block.start for block in self.blocks], dtype=np.int64)
 
     @cached_property
+    def widths(self) -> NDArray[np.int64]:
+        """How many columns each tensor has."""
+        return np.array([block.columns for block in self.blocks], dtype=np.int64)
+
+    @cached_property
+    def first_rows(self) -> NDArray[np.int64]:
+        """Where the rows of each tensor begin, in a list of the rows of all."""
+        return np.array([rows.start for rows in self.row_slices], dtype=np.int64)
+
+    @cached_property
+    def first_columns(self) -> NDArray[np.int64]:
+        """Where the columns of each tensor begin, in a list of the columns of all."""
+        return np.array([columns.start for columns in self.column_slices], dtype=np.int64)
+
+    @cached_property
     def row_starts(self) -> NDArray[np.int64]:
         """Where each row of each tensor begins."""
         return np.concatenate([block.start + block.columns * np.arange(block.rows) for block in self.blocks])

@@ -59,6 +59,57 @@ def test_coordinates_are_sorted_into_classes_and_back(seed, shapes):
     with_c, without = both_ways(lambda: order.position(places).tolist())
     assert with_c == without
     assert sorted(with_c) == chosen.tolist()
+    with_c, without = both_ways(lambda: [array.tolist() for array in order.placed(chosen)])
+    assert with_c == without
+    assert with_c[0] == places.tolist()
+    with_c, without = both_ways(lambda: [array.tolist() for array in order.located(places)])
+    assert with_c == without
+    assert with_c[0] == chosen.tolist()
+
+
+@pytest.mark.parametrize("wrong", [[-1], [24], [2**40], [3, 30], [20, 2]])
+def test_nothing_is_sorted_that_is_no_coordinate_or_not_increasing(wrong):
+    """Compiled code reads no table beyond its end."""
+    order = ByField(Layout(((4, 5), (4,))), [(np.arange(4), np.arange(5)), (np.zeros(1, int), np.arange(4))])
+    for sort in (order.place, order.placed, order.position, order.located):
+        with pytest.raises(IndexError):
+            sort(np.array(wrong))
+
+
+@given(st.integers(0, 2**32), st.integers(0, 3000), st.floats(0.125, 1024, width=32))
+def test_noise_is_what_numpy_draws(seed, n, step):
+    vector = (10 * np.random.default_rng(seed).normal(size=n)).astype(np.float32)
+    with_c, without = both_ways(
+        lambda: [
+            array.tolist() for array in sparse.rounded_randomly(vector, np.float32(step), np.random.default_rng(seed))
+        ]
+    )
+    assert with_c == without
+
+
+def test_noise_of_other_generators_and_of_one_in_between_two_numbers():
+    vector, step = np.linspace(-9, 9, 99, dtype=np.float32), np.float32(2)
+    for make in (lambda: np.random.Generator(np.random.Philox(3)), lambda: np.random.default_rng(3)):
+        drawn, own = make(), make()
+        assert drawn.random(dtype=np.float32) == own.random(dtype=np.float32)
+        expected = sparse.rounded_down(vector, step, drawn.random(99, dtype=np.float32))
+        for found, right in zip(sparse.rounded_randomly(vector, step, own), expected, strict=True):
+            assert found.tolist() == right.tolist()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2000), st.sampled_from([1, 2, 1024]))
+def test_codes_are_added_where_they_belong(seed, n, factor):
+    random = np.random.default_rng(seed)
+    start, chosen = random.integers(-99, 99, n).astype(np.int32), np.flatnonzero(random.random(n) < 0.3)
+    codes = random.integers(-99, 99, len(chosen)).astype(np.int32)
+
+    def summed():
+        total = start.copy()
+        sparse.add_codes(total, chosen, codes, factor)
+        return total.tobytes()
+
+    with_c, without = both_ways(summed)
+    assert with_c == without
 
 
 @given(st.integers(0, 2**32), st.integers(0, 2000), st.floats(0.125, 1024, width=32))
@@ -95,6 +146,8 @@ def test_nothing_is_added_outside_a_vector(outside):
     def refused():
         with pytest.raises(IndexError):
             sparse.add_at(np.zeros(3, np.float32), where, ones, 1.0)
+        with pytest.raises(IndexError):
+            sparse.add_codes(np.zeros(3, np.int32), where, np.ones(2, np.int32), 1)
         with pytest.raises(IndexError):
             sparse.summed_by_remainder(where, ones, np.ones(3, np.float32), 2)
 

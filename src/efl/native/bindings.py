@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,17 +36,23 @@ class _Wholes(_Numbers):
     kind = torch.int64
 
 
+_Memory = ctypes.c_char * 0  # of an array: it has an address, however many numbers lie there
+
+
 class _Array(ctypes.c_void_p):
     """An array as an argument: where its numbers lie."""
 
     kind: np.dtype[Any]
 
     @classmethod
-    def from_param(cls, array: NDArray[Any]) -> _Array:
-        """What the function is given."""
-        if array.dtype != cls.kind or not array.flags.c_contiguous:
+    def from_param(cls, array: NDArray[Any]) -> Any:
+        """What the function is given; an array's own ``ctypes`` takes three times as long to tell its address."""
+        if array.dtype != cls.kind:
             raise ValueError(f"compiled code needs contiguous {cls.kind}, not {array.dtype}")
-        return cls(array.ctypes.data)
+        try:
+            return _Memory.from_buffer(array.data)
+        except (TypeError, ValueError):  # only to be read, or not contiguous
+            return cls(address_in(array))
 
 
 class _Float32s(_Array):
@@ -73,6 +80,13 @@ def address_of(tensor: Tensor, *kinds: torch.dtype) -> int:
     if tensor.dtype not in kinds or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"compiled code needs contiguous {kinds[0]} on the CPU, not {tensor.dtype} on {tensor.device}")
     return tensor.data_ptr()
+
+
+def address_in(array: NDArray[Any]) -> int:
+    """Where an array's numbers lie; `ValueError` if they do not follow each other."""
+    if not array.flags.c_contiguous:
+        raise ValueError("compiled code needs contiguous numbers")
+    return array.ctypes.data
 
 
 class Layer(ctypes.Structure):
@@ -142,6 +156,35 @@ class Step(ctypes.Structure):
         super().__init__(*floats, named, count, *strides, is_explicit)
 
 
+class Cells(ctypes.Structure):
+    """A tensor in an order of coordinates: its extent and width; its first row, column and cell; groups of columns."""
+
+    _fields_ = tuple((name, _COUNT) for name in ("begin", "end", "columns", "row", "column", "cell", "groups"))
+
+
+class Order(ctypes.Structure):
+    """An order of n coordinates, by the tables that are named here, whole numbers of 32 bits."""
+
+    TABLES = (
+        *("row_group", "row_rank", "column_group", "column_rank", "begin", "width", "of", "order"),
+        *("rows", "columns", "first_row", "first_column"),
+    )
+    _fields_ = (
+        ("n", _COUNT),
+        ("tensors", _COUNT),
+        ("cells", _COUNT),
+        ("tensor", ctypes.POINTER(Cells)),
+        *((name, _ADDRESS) for name in TABLES),
+    )
+
+    def __init__(self, n: int, tensors: Sequence[Sequence[int]], tables: Mapping[str, NDArray[np.int32]]) -> None:
+        self.tables = [tables[name] for name in self.TABLES]  # must live as long as their addresses are in use
+        if any(table.dtype != np.int32 for table in self.tables):
+            raise ValueError("compiled code needs tables of 32 bits")
+        found = (Cells * len(tensors))(*(Cells(*tensor) for tensor in tensors))
+        super().__init__(n, len(tensors), len(tables["begin"]), found, *map(address_in, self.tables))
+
+
 class Loops:
     """The functions; what they do is said where they are written. Those that can fail return 0 if they did not."""
 
@@ -161,6 +204,10 @@ class Loops:
         self.train = library.efl_chain_train
         batches: list[_Argument] = [source, _Wholes, _Wholes, _Wholes, _COUNT, _COUNT]
         self.train.argtypes = [*chain, *batches, _Floats, _REAL, step, _Floats, _COUNT, *[_Floats] * 4]
+        self._declare_numbers(library)
+        self._declare_order(library)
+
+    def _declare_numbers(self, library: ctypes.CDLL) -> None:
         self.encode_numbers = library.efl_encode_numbers
         self.encode_numbers.argtypes = [_Int64s, _Int32s, _COUNT, _Int64s, _COUNT, _Int64s, _Int64s, _Words]
         self.encode_numbers.restype = _COUNT
@@ -176,11 +223,17 @@ class Loops:
         self.sum_by_remainder.argtypes = [_Int64s, _Float32s, _COUNT, _Float32s, *[_COUNT] * 2, _Float64s]
         self.non_zeros = library.efl_non_zeros
         self.non_zeros.argtypes, self.non_zeros.restype = [_Int32s, _COUNT, _Int64s, _Int32s], _COUNT
+        self.round_down_drawn = library.efl_round_down_drawn
+        self.round_down_drawn.argtypes = [_Float32s, _ADDRESS, _COUNT, _REAL, _Int64s, _Int32s]
+        self.round_down_drawn.restype = _COUNT
+        self.add_codes = library.efl_add_codes
+        self.add_codes.argtypes = [_Int32s, _COUNT, _Int64s, _Int32s, _COUNT, _FLAG]
+
+    def _declare_order(self, library: ctypes.CDLL) -> None:
         self.in_order = library.efl_in_order
         self.in_order.argtypes = [_Int64s, _COUNT, _COUNT, *[_Int64s] * 2]
-        self.places = library.efl_places
-        self.places.argtypes = [_Int64s, *[_COUNT] * 3, *[_Int64s] * 5, _COUNT, *[_Int64s] * 2]
-        self.places.restype = None
-        self.positions = library.efl_positions
-        cells: list[_Argument] = [_Int64s, *[_Int32s] * 3, *[_Int64s] * 2, *[_Int32s] * 2]
-        self.positions.argtypes, self.positions.restype = [_Int64s, _COUNT, _Int64s, _COUNT, *cells, _Int64s], None
+        order = ctypes.POINTER(Order)
+        self.places, self.positions = library.efl_places, library.efl_positions
+        self.places.argtypes = self.positions.argtypes = [order, _Int64s, _COUNT, _Int32s]
+        self.placed, self.located = library.efl_placed, library.efl_located
+        self.placed.argtypes = self.located.argtypes = [order, _Int64s, _COUNT, *[_Int64s] * 2]

@@ -1,7 +1,7 @@
 /* Places and magnitudes as a range coder writes them: what wire/range_coder.py does by `constriction`, bit for bit.
  *
  * The coder is constriction's (words of 32 bits, a state of 64), and so is the way in which probabilities become whole
- * numbers. Products and sums of doubles are in loops of their own, so that no compiler makes one operation of them.
+ * numbers. This is compiled so that a product and a sum stay two operations.
  */
 #include <stdint.h>
 
@@ -11,6 +11,7 @@
 #define PLAIN 16
 #define SYMBOLS 43
 #define BUCKETS 256           /* of a table, in which a quantile is looked up */
+#define NEAR 6                /* gaps that are looked for first where half of all are smaller */
 #define LAST (1ULL << 32)     /* what a range must not fall below */
 
 typedef struct {
@@ -26,48 +27,57 @@ typedef struct {
 } Writer;
 
 typedef struct {
-    uint64_t lower, range, point;
+    uint64_t range, above; /* how far the stream's point lies above the lower end of the range */
     const uint32_t *in, *end;
 } Reader;
 
-/* 0, if these are no probabilities. */
-static __attribute__((noinline)) int quantised(const double *weights, int64_t count, Table *table) {
-    double total = 0, below = 0;
-    for (int64_t i = 0; i < count; i++) total += weights[i];
-    if (!(total > 0)) return 0;
-    const double scale = (double)((1 << PRECISION) - count) / total;
-    for (int64_t i = 0; i < count; i++) {
-        table->left[i] = (uint32_t)(below * scale) + (uint32_t)i;
-        below += weights[i];
-    }
+/* A table of probabilities: ``below`` has for each symbol the sum of all weights before it, and that of all. */
+static void quantised(const double *below, int64_t count, Table *table) {
+    const double scale = (double)((1 << PRECISION) - count) / below[count];
+    for (int64_t i = 0; i < count; i++) table->left[i] = (uint32_t)(int32_t)(below[i] * scale) + (uint32_t)i;
     table->left[count] = 1u << PRECISION;
     table->count = count;
-    return 1;
 }
 
 /* The table of gaps where ``taken`` of ``size`` places are; the first gap that is not in it. */
 static int64_t gap_table(int64_t size, int64_t taken, Table *table) {
-    double weights[LONGEST + 1];
-    const double share = ((double)taken + 0.5) / (double)(size + 1), tail = TAIL / share;
+    double below[LONGEST + 2];
+    const double share = ((double)taken + 0.5) / (double)(size + 1), tail = TAIL / share, others = 1 - share;
     const int64_t length = tail < LONGEST - 2 ? (int64_t)tail + 2 : LONGEST;
-    weights[0] = share;
-    for (int64_t i = 1; i <= length; i++) weights[i] = weights[i - 1] * (1 - share);
-    weights[length] /= share;
-    quantised(weights, length + 1, table);
+    double weight = share;
+    below[0] = 0;
+    for (int64_t i = 0; i < length; i++) {
+        below[i + 1] = below[i] + weight;
+        weight *= others;
+    }
+    below[length + 1] = below[length] + weight / share;
+    quantised(below, length + 1, table);
     return length;
 }
 
-static void release(Writer *writer, int carry) {
-    for (int64_t i = 0; i < writer->held; i++)
-        *writer->out++ = i ? (carry ? 0 : UINT32_MAX) : writer->first + (uint32_t)carry;
-    writer->held = 0;
+/* The table of ``count`` symbols that occur so often; 0, if none does. */
+static int symbol_table(const int64_t *occur, int64_t count, Table *table) {
+    double below[SYMBOLS + 1] = {0};
+    for (int64_t i = 0; i < count; i++) below[i + 1] = below[i] + (double)occur[i];
+    if (!(below[count] > 0)) return 0;
+    quantised(below, count, table);
+    return 1;
+}
+
+/* Write the words that were held, now that it is known whether there is a carry; where the next one goes. */
+static __attribute__((noinline)) uint32_t *release(uint32_t *out, int64_t held, uint32_t first, int carry) {
+    for (int64_t i = 0; i < held; i++) *out++ = i ? (carry ? 0 : UINT32_MAX) : first + (uint32_t)carry;
+    return out;
 }
 
 static inline void put(Writer *writer, const Table *table, int64_t symbol) {
     const uint64_t scale = writer->range >> PRECISION, left = table->left[symbol];
     const uint64_t lower = writer->lower + scale * left;
     writer->range = scale * (table->left[symbol + 1] - left);
-    if (writer->held && lower + writer->range > lower) release(writer, lower < writer->lower);
+    if (writer->held && lower + writer->range > lower) {
+        writer->out = release(writer->out, writer->held, writer->first, lower < writer->lower);
+        writer->held = 0;
+    }
     writer->lower = lower;
     if (writer->range >= LAST) return;
     const uint32_t word = (uint32_t)(lower >> 32);
@@ -83,26 +93,43 @@ static inline void put(Writer *writer, const Table *table, int64_t symbol) {
     }
 }
 
-static void finish(Writer *writer) {
-    if (writer->range == UINT64_MAX) return; /* nothing was written */
-    const uint64_t point = writer->lower + (LAST - 1);
-    release(writer, point < writer->lower);
-    *writer->out++ = (uint32_t)(point >> 32);
-    if ((uint32_t)((writer->lower + writer->range) >> 32) == (uint32_t)(point >> 32)) *writer->out++ = 0;
+/* Write what is left; where the stream ends. */
+static uint32_t *finish(Writer writer) {
+    if (writer.range == UINT64_MAX) return writer.out; /* nothing was written */
+    const uint64_t point = writer.lower + (LAST - 1);
+    uint32_t *out = release(writer.out, writer.held, writer.first, point < writer.lower);
+    *out++ = (uint32_t)(point >> 32);
+    if ((uint32_t)((writer.lower + writer.range) >> 32) == (uint32_t)(point >> 32)) *out++ = 0;
+    return out;
 }
 
 static inline int32_t symbol_of(int32_t magnitude) {
+    magnitude &= INT32_MAX; /* so that it is always a symbol */
     return magnitude < PLAIN ? magnitude : 32 - __builtin_clz((uint32_t)magnitude) - 5 + PLAIN;
 }
 
-static void put_gaps(Writer *writer, const int64_t *places, int64_t taken, int64_t first, int64_t size) {
+/* The writer is handed over by value, here and below, so that it stays in registers. */
+static Writer put_gaps(Writer writer, const int64_t *places, int64_t taken, int64_t first, int64_t size) {
     Table table;
     const int64_t most = gap_table(size, taken, &table);
-    for (int64_t i = 0; i < taken; i++) {
-        int64_t gap = places[i] - (i ? places[i - 1] + 1 : first);
-        for (; gap >= most; gap -= most) put(writer, &table, most);
-        put(writer, &table, gap);
+    for (int64_t i = 0, next = first; i < taken; i++) {
+        int64_t gap = places[i] - next;
+        next = places[i] + 1;
+        for (; gap >= most; gap -= most) put(&writer, &table, most);
+        put(&writer, &table, gap);
     }
+    return writer;
+}
+
+static Writer put_symbols(Writer writer, const Table *table, const int32_t *magnitudes, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint64_t width = (writer.range >> PRECISION) * table->left[1];
+        if (magnitudes[i] || writer.held || width < LAST)
+            put(&writer, table, symbol_of(magnitudes[i]));
+        else
+            writer.range = width; /* what `put` comes to for most of them */
+    }
+    return writer;
 }
 
 /* Write ``count`` places, increasing, in classes between bounds, and as many magnitudes.
@@ -117,22 +144,19 @@ int64_t efl_encode_numbers(const int64_t *places, const int32_t *magnitudes, int
         const int64_t start = at, size = bounds[class + 1] - bounds[class];
         while (at < count && places[at] < bounds[class + 1]) at++;
         taken[class] = at - start;
-        if (0 < at - start && at - start < size) put_gaps(&writer, places + start, at - start, bounds[class], size);
+        if (0 < at - start && at - start < size)
+            writer = put_gaps(writer, places + start, at - start, bounds[class], size);
     }
     for (int64_t i = 0; i < SYMBOLS; i++) occur[i] = 0;
-    for (int64_t i = 0; i < count; i++) occur[symbol_of(magnitudes[i])]++;
-    double weights[SYMBOLS];
-    for (int64_t i = 0; i < SYMBOLS; i++) {
-        weights[i] = (double)occur[i];
+    for (int64_t i = 0; i < count; i++)
+        if (magnitudes[i]) occur[symbol_of(magnitudes[i])]++; /* few are: nobody waits for the sum of the others */
+    occur[0] = count;
+    for (int64_t i = 1; i < SYMBOLS; i++) occur[0] -= occur[i];
+    for (int64_t i = 0; i < SYMBOLS; i++)
         if (occur[i]) symbols = i + 1;
-    }
-    if (symbols > 1) {
-        Table table;
-        quantised(weights, symbols, &table);
-        for (int64_t i = 0; i < count; i++) put(&writer, &table, symbol_of(magnitudes[i]));
-    }
-    finish(&writer);
-    return writer.out - words;
+    Table table;
+    if (symbols > 1 && symbol_table(occur, symbols, &table)) writer = put_symbols(writer, &table, magnitudes, count);
+    return finish(writer) - words;
 }
 
 static void index_of(const Table *table, uint16_t *first) {
@@ -143,35 +167,67 @@ static void index_of(const Table *table, uint16_t *first) {
     }
 }
 
-/* The next symbol; −1, if no encoder writes this. */
-static inline int64_t get(Reader *reader, const Table *table, const uint16_t *first) {
-    const uint64_t scale = reader->range >> PRECISION, quantile = (reader->point - reader->lower) / scale;
+/* The symbol at the stream's point; −1, if no encoder writes this. A division takes longer than all else together. */
+static inline int64_t looked_up(const Reader *reader, uint64_t scale, const Table *table, const uint16_t *first) {
+    const uint64_t quantile = reader->above / scale;
     if (quantile >> PRECISION) return -1;
     int64_t symbol = first[quantile >> (PRECISION - 8)];
     while (table->left[symbol + 1] <= quantile) symbol++;
-    reader->lower += scale * table->left[symbol];
+    return symbol;
+}
+
+/* The next symbol; −1, if no encoder writes this. Of the first ``likely`` it is found without a division. */
+static inline int64_t get(Reader *reader, const Table *table, const uint16_t *first, int64_t likely) {
+    const uint64_t scale = reader->range >> PRECISION;
+    int64_t symbol = 0;
+    for (int64_t i = 1; i <= likely; i++) symbol += reader->above >= scale * table->left[i];
+    if (symbol == likely && (symbol = looked_up(reader, scale, table, first)) < 0) return -1;
+    reader->above -= scale * table->left[symbol];
     reader->range = scale * (table->left[symbol + 1] - table->left[symbol]);
     if (reader->range < LAST) {
-        reader->lower <<= 32;
         reader->range <<= 32;
-        reader->point = reader->point << 32 | (reader->in < reader->end ? *reader->in++ : 0);
+        reader->above = reader->above << 32 | (reader->in < reader->end ? *reader->in++ : 0);
     }
     return symbol;
 }
 
-static int get_gaps(Reader *reader, int64_t taken, int64_t first, int64_t size, int64_t *places) {
+/* The same, where nearly all symbols are the first: a branch that is foreseen takes no time. */
+static inline int64_t get_rare(Reader *reader, const Table *table, const uint16_t *first) {
+    const uint64_t scale = reader->range >> PRECISION, width = scale * table->left[1];
+    if (reader->above >= width || width < LAST) return get(reader, table, first, 0);
+    reader->range = width;
+    return 0;
+}
+
+static int get_gaps(Reader *from, int64_t taken, int64_t first, int64_t size, int64_t *restrict places) {
+    Reader reader = *from; /* in registers */
     Table table;
     uint16_t index[BUCKETS];
     const int64_t most = gap_table(size, taken, &table);
     index_of(&table, index);
+    const int dense = most >= NEAR && table.left[NEAR] >> (PRECISION - 1);
     for (int64_t i = 0, place = 0; i < taken; i++, place++) {
         for (int64_t gap = most; gap == most;) {
-            gap = get(reader, &table, index);
+            gap = dense ? get(&reader, &table, index, NEAR) : get(&reader, &table, index, 0);
             place += gap;
             if (gap < 0 || place >= size) return 0;
         }
         places[i] = first + place;
     }
+    *from = reader;
+    return 1;
+}
+
+static int get_symbols(Reader reader, const Table *table, int64_t count, int32_t *restrict found) {
+    uint16_t index[BUCKETS];
+    index_of(table, index);
+    if (table->left[1] >> (PRECISION - 1)) {
+        for (int64_t i = 0; i < count; i++)
+            if ((found[i] = (int32_t)get_rare(&reader, table, index)) < 0) return 0;
+        return 1;
+    }
+    for (int64_t i = 0; i < count; i++)
+        if ((found[i] = (int32_t)get(&reader, table, index, 0)) < 0) return 0;
     return 1;
 }
 
@@ -181,7 +237,7 @@ int32_t efl_decode_numbers(const uint32_t *words, int64_t length, const int64_t 
                            int32_t *found) {
     Reader reader = {.range = UINT64_MAX, .in = words, .end = words + length};
     int64_t count = 0;
-    for (int64_t i = 0; i < 2; i++) reader.point = reader.point << 32 | (reader.in < reader.end ? *reader.in++ : 0);
+    for (int64_t i = 0; i < 2; i++) reader.above = reader.above << 32 | (reader.in < reader.end ? *reader.in++ : 0);
     for (int64_t class = 0; class < classes; count += taken[class++]) {
         const int64_t first = bounds[class], size = bounds[class + 1] - first;
         if (taken[class] == size)
@@ -189,17 +245,10 @@ int32_t efl_decode_numbers(const uint32_t *words, int64_t length, const int64_t 
         else if (taken[class] && !get_gaps(&reader, taken[class], first, size, places + count))
             return 0;
     }
-    double weights[SYMBOLS] = {0};
-    Table table;
-    uint16_t index[BUCKETS];
-    for (int64_t i = 0; i < symbols; i++) weights[i] = (double)occur[i];
     if (symbols < 2) {
         for (int64_t i = 0; i < count; i++) found[i] = 0;
         return 1;
     }
-    if (!quantised(weights, symbols, &table)) return 0;
-    index_of(&table, index);
-    for (int64_t i = 0; i < count; i++)
-        if ((found[i] = (int32_t)get(&reader, &table, index)) < 0) return 0;
-    return 1;
+    Table table;
+    return symbol_table(occur, symbols, &table) && get_symbols(reader, &table, count, found);
 }

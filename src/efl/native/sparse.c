@@ -1,11 +1,13 @@
-/* Coordinates that are not zero: made, found, added, sorted, and sorted into classes, as wire/sparse.py and
- * wire/coordinate_order.py do it in NumPy. */
+/* Coordinates that are not zero: made, found, added and sorted, as wire/sparse.py does it in NumPy. */
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 #include <stdint.h>
 #include <stdlib.h>
 
 #define WORD 64   /* bits */
 #define LANES 8   /* partial sums of squares, as in wire/sparse.py */
-#define BLOCK 512 /* codes that are made at once */
+#define BLOCK 512 /* codes that are made at once, an even number */
 
 /* The sum of squares, in double precision, of every so many-th number by itself first. */
 double efl_squares(const float *numbers, int64_t n) {
@@ -19,6 +21,66 @@ double efl_squares(const float *numbers, int64_t n) {
     return total;
 }
 
+/* NumPy's default generator, PCG64 (O'Neill 2014): two numbers of 32 bits from each of 64, the low bits first. */
+typedef struct {
+    unsigned __int128 state, step;
+} Generator;
+
+static inline uint64_t next(Generator *generator) {
+    const unsigned __int128 factor = (unsigned __int128)0x2360ED051FC65DA4 << 64 | 0x4385DF649FCCF645;
+    generator->state = generator->state * factor + generator->step;
+    const uint64_t bits = (uint64_t)(generator->state >> 64) ^ (uint64_t)generator->state;
+    const int turn = (int)(generator->state >> 122);
+    return bits >> turn | bits << (-turn & 63);
+}
+
+/* A block of numbers from [0, 1). */
+static Generator draw(Generator from, float *restrict numbers) {
+    uint32_t bits[BLOCK];
+    for (int64_t i = 0; i < BLOCK; i += 2) {
+        const uint64_t both = next(&from);
+        bits[i] = (uint32_t)both;
+        bits[i + 1] = (uint32_t)(both >> 32);
+    }
+    for (int64_t i = 0; i < BLOCK; i++) numbers[i] = (float)(bits[i] >> 8) * (1.0f / 16777216.0f);
+    return from;
+}
+
+/* Numbers over ``step``, plus noise, rounded down. */
+static void round_down(const float *numbers, const float *noise, int64_t some, float step, int32_t *restrict codes) {
+    for (int64_t i = 0; i < some; i++) {
+        const float number = numbers[i] / step + noise[i];
+        const int32_t code = (int32_t)number; /* rounded towards zero */
+        codes[i] = code - ((float)code > number);
+    }
+}
+
+/* Append to ``found`` the codes that are not zero, and where they are; how many there are then. Both have room for as
+ * many as there are up to here. */
+static int64_t append(const int32_t *codes, int64_t first, int64_t some, int64_t count, int64_t *restrict positions,
+                      int32_t *restrict found) {
+    int64_t i = 0;
+#ifdef __AVX512F__ /* sixteen at a time; what is stored beyond those that count is written over later */
+    __m512i low = _mm512_add_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(first));
+    for (; i + 16 <= some; i += 16) {
+        const __m512i block = _mm512_loadu_si512(codes + i), high = _mm512_add_epi64(low, _mm512_set1_epi64(8));
+        const __mmask16 some_are = _mm512_test_epi32_mask(block, block);
+        _mm512_storeu_si512(found + count, _mm512_maskz_compress_epi32(some_are, block));
+        _mm512_storeu_si512(positions + count, _mm512_maskz_compress_epi64((__mmask8)some_are, low));
+        count += __builtin_popcount(some_are & 255);
+        _mm512_storeu_si512(positions + count, _mm512_maskz_compress_epi64((__mmask8)(some_are >> 8), high));
+        count += __builtin_popcount(some_are >> 8);
+        low = _mm512_add_epi64(high, _mm512_set1_epi64(8));
+    }
+#endif
+    for (; i < some; i++) {
+        positions[count] = first + i;
+        found[count] = codes[i];
+        count += codes[i] != 0;
+    }
+    return count;
+}
+
 /* Numbers over ``step``, plus noise, rounded down: those that are not zero, and where; both have room for ``n``. */
 int64_t efl_round_down(const float *numbers, const float *noise, int64_t n, float step, int64_t *restrict positions,
                        int32_t *restrict codes) {
@@ -26,16 +88,25 @@ int64_t efl_round_down(const float *numbers, const float *noise, int64_t n, floa
     int64_t count = 0;
     for (int64_t first = 0; first < n; first += BLOCK) {
         const int64_t some = n - first < BLOCK ? n - first : BLOCK;
-        for (int64_t i = 0; i < some; i++) {
-            const float number = numbers[first + i] / step + noise[first + i];
-            const int32_t code = (int32_t)number; /* rounded towards zero */
-            block[i] = code - ((float)code > number);
-        }
-        for (int64_t i = 0; i < some; i++) {
-            positions[count] = first + i;
-            codes[count] = block[i];
-            count += block[i] != 0;
-        }
+        round_down(numbers + first, noise + first, some, step, block);
+        count = append(block, first, some, count, positions, codes);
+    }
+    return count;
+}
+
+/* The same with the noise that NumPy's generator draws, from its state and its step, high words first. */
+int64_t efl_round_down_drawn(const float *numbers, const uint64_t *generator, int64_t n, float step,
+                             int64_t *restrict positions, int32_t *restrict codes) {
+    Generator from = {(unsigned __int128)generator[0] << 64 | generator[1],
+                      (unsigned __int128)generator[2] << 64 | generator[3]};
+    float noise[BLOCK];
+    int32_t block[BLOCK];
+    int64_t count = 0;
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        const int64_t some = n - first < BLOCK ? n - first : BLOCK;
+        from = draw(from, noise);
+        round_down(numbers + first, noise, some, step, block);
+        count = append(block, first, some, count, positions, codes);
     }
     return count;
 }
@@ -46,6 +117,16 @@ int32_t efl_add_at(float *restrict total, int64_t n, const int64_t *positions, c
     for (int64_t i = 0; i < count; i++) {
         if ((uint64_t)positions[i] >= (uint64_t)n) return 1;
         total[positions[i]] += numbers[i] * weight;
+    }
+    return 0;
+}
+
+/* Add ``factor`` times some codes at their positions among ``n``, as whole numbers of 32 bits; 1, if one lies outside. */
+int32_t efl_add_codes(uint32_t *restrict total, int64_t n, const int64_t *positions, const uint32_t *codes,
+                      int64_t count, uint32_t factor) {
+    for (int64_t i = 0; i < count; i++) {
+        if ((uint64_t)positions[i] >= (uint64_t)n) return 1;
+        total[positions[i]] += codes[i] * factor;
     }
     return 0;
 }
@@ -64,13 +145,7 @@ int32_t efl_sum_by_remainder(const int64_t *positions, const float *numbers, int
 
 /* Where codes are not zero, and what they are there; both have room for ``n``. Returns how many there are. */
 int64_t efl_non_zeros(const int32_t *codes, int64_t n, int64_t *restrict positions, int32_t *restrict found) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) {
-        positions[count] = i;
-        found[count] = codes[i];
-        count += codes[i] != 0;
-    }
-    return count;
+    return append(codes, 0, n, 0, positions, found);
 }
 
 /* Numbers from 0 to ``most``, each at most once, in order, and where each was; 0, if there is no memory.
@@ -99,43 +174,4 @@ int32_t efl_in_order(const int64_t *numbers, int64_t count, int64_t most, int64_
     free(bits);
     free(below);
     return done;
-}
-
-/* The places of increasing positions within one tensor of so many columns, from the tables of its rows and columns;
- * ``start`` is where each cell begins, row group by row group. */
-void efl_places(const int64_t *positions, int64_t count, int64_t first, int64_t columns, const int64_t *row_group,
-                const int64_t *row_rank, const int64_t *column_group, const int64_t *column_rank,
-                const int64_t *column_size, int64_t column_groups, const int64_t *start, int64_t *restrict places) {
-    int64_t row = 0, begin = first; /* of the row that the last position was in */
-    for (int64_t i = 0; i < count; i++) {
-        if (positions[i] >= begin + columns) {
-            row = (positions[i] - first) / columns;
-            begin = first + row * columns;
-        }
-        const int64_t column = positions[i] - begin, group = column_group[column];
-        const int64_t cell = row_group[row] * column_groups + group;
-        places[i] = start[cell] + row_rank[row] * column_size[group] + column_rank[column];
-    }
-}
-
-/* The positions of increasing places. ``order`` has the ``cells`` cells as they follow each other; of each cell there
- * are given where it begins, how wide it is, where its rows and columns begin in the lists of all, and the start and
- * the width of its tensor. */
-void efl_positions(const int64_t *places, int64_t count, const int64_t *order, int64_t cells, const int64_t *start,
-                   const int32_t *width, const int32_t *first_row, const int32_t *first_column, const int64_t *rows,
-                   const int64_t *columns, const int32_t *tensor, const int32_t *stride, int64_t *restrict positions) {
-    int64_t next = 1, cell = cells ? order[0] : 0, row = 0, begin = cells ? start[cell] : 0;
-    for (int64_t i = 0; i < count; i++) {
-        while (next < cells && start[order[next]] <= places[i]) {
-            cell = order[next++];
-            row = 0;
-            begin = start[cell];
-        }
-        if (places[i] >= begin + width[cell]) {
-            row = (places[i] - start[cell]) / width[cell];
-            begin = start[cell] + row * width[cell];
-        }
-        const int64_t column = columns[first_column[cell] + places[i] - begin];
-        positions[i] = tensor[cell] + rows[first_row[cell] + row] * stride[cell] + column;
-    }
 }

@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 
 from efl.errors import WireError
 from efl.layout import Layout
-from efl.wire.coordinate_order import ByTensor, CoordinateOrder
+from efl.wire.coordinate_order import EVERY, ByTensor, CoordinateOrder
 from efl.wire.rank_one import RankOneFisher
-from efl.wire.sparse import in_order
 
 Positions = NDArray[np.int64]
 
 LEVELS = (0, 2, 5)  # 2^level neighbouring classes coded as one: what is tried
 ONE_CLASS = 5  # enough to merge the tensors of most networks
 WORTH_SORTING = 2500  # non-zeros; in smaller models classes cost more of a round than they save of its bytes
-_ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,8 @@ def cheapest_order(
     ``class_bits`` is what a class must save to be worth it: its count, and the time it takes.
     """
     if len(positions) < WORTH_SORTING:
-        return ONE_CLASS, scheme(ONE_CLASS, context)[1], positions, _ALL
-    options = [_placed(positions, context.order(number)) for number in context.orders]
+        return ONE_CLASS, scheme(ONE_CLASS, context)[1], positions, EVERY
+    options = [context.order(number).placed(positions) for number in context.orders]
     best: tuple[float, int, int] = (np.inf, 0, 0)
     for number, (places, _) in enumerate(options):
         costs = context.classes(number).costs(places, class_bits)
@@ -80,11 +78,6 @@ def cheapest_order(
     _, number, level = best
     code = number << 4 | level
     return code, scheme(code, context)[1], *options[number]
-
-
-def _placed(positions: Positions, order: CoordinateOrder) -> tuple[Positions, Positions | slice]:
-    """Places in increasing order, and that order."""
-    return in_order(order.place(positions)) if order.moves else (positions, _ALL)
 
 
 def scheme(code: int, context: Context) -> tuple[CoordinateOrder, Positions]:

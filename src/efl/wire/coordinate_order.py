@@ -14,18 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol
+from itertools import accumulate
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from efl.layout import Layout
-from efl.native import loaded
+from efl.native import Order, loaded
 from efl.wire.logarithm import STEPS
+from efl.wire.sparse import OUTSIDE, in_order
 
 Whole = NDArray[np.int64]
+Found = TypeVar("Found", Whole, tuple[Whole, Whole])
 
 CLASSES = 24  # of a tensor; coordinates further below the top than that many octaves go with the last
+EVERY = slice(None)
 CHUNK = 2**16  # numbers worked on at a time, so that scratch space does not grow with the vector
 
 
@@ -56,6 +60,14 @@ class CoordinateOrder(Protocol):
         """The positions of increasing places."""
         ...
 
+    def placed(self, positions: Whole) -> tuple[Whole, Whole | slice]:
+        """The places of increasing positions in order, and that order."""
+        ...
+
+    def located(self, places: Whole) -> tuple[Whole, Whole | slice]:
+        """The positions of increasing places in order, and that order."""
+        ...
+
 
 @dataclass(frozen=True)
 class ByTensor:
@@ -76,6 +88,12 @@ class ByTensor:
     def position(self, places: Whole) -> Whole:
         """The places themselves."""
         return places
+
+    def placed(self, positions: Whole) -> tuple[Whole, slice]:
+        """They are in order."""
+        return positions, EVERY
+
+    located = placed
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,39 +150,55 @@ class ByField:
 
     def place(self, positions: Whole) -> Whole:
         """Tensor by tensor: cell, then row and column within the cell."""
+        loops, tables = loaded(), self._tables
+        if loops is not None and tables is not None:
+            found = np.empty(len(positions), np.int32)
+            return _done(loops.places(tables, positions, len(positions), found), found.astype(np.int64))
         counts = self.layout.counts(positions)
         stops = np.cumsum(counts)
         places = np.empty(len(positions), np.int64)
         for tensor in np.flatnonzero(counts).tolist():
             piece = slice(stops[tensor] - counts[tensor], stops[tensor])
-            self._place(tensor, positions[piece], places[piece])
+            places[piece] = self._place(tensor, positions[piece])
         return places
 
-    def _place(self, tensor: int, positions: Whole, out: Whole) -> None:
-        block, (rows, columns), loops = self.layout.blocks[tensor], self._sides[tensor], loaded()
-        groups, start = len(columns.size), self._start[self._first_cell[tensor] :]
-        if loops is not None:
-            tables = rows.group, rows.rank, columns.group, columns.rank, columns.size
-            loops.places(positions, len(positions), block.start, block.columns, *tables, groups, start, out)
-            return
+    def _place(self, tensor: int, positions: Whole) -> Whole:
+        block, (rows, columns) = self.layout.blocks[tensor], self._sides[tensor]
+        start = self._start[self._first_cell[tensor] :]
         offset = positions - block.start
         row = offset // block.columns
         column = offset - row * block.columns
         group = columns.group[column]
-        out[:] = start[rows.group[row] * groups + group] + rows.rank[row] * columns.size[group] + columns.rank[column]
+        first = start[rows.group[row] * len(columns.size) + group]
+        places: Whole = first + rows.rank[row] * columns.size[group] + columns.rank[column]
+        return places
 
     def position(self, places: Whole) -> Whole:
         """Cell by cell in the order of places, then back to row and column."""
-        loops, cells, positions = loaded(), self._cells, np.empty_like(places)
-        if loops is not None and cells.width.dtype == np.int32:
-            within = cells.width, cells.first_row, cells.first_column, cells.rows, cells.columns
-            order = self._order, len(self._order), self._start
-            loops.positions(places, len(places), *order, *within, cells.start, cells.stride, positions)
-            return positions
-        starts = self._start[self._order]
+        loops, tables = loaded(), self._tables
+        if loops is not None and tables is not None:
+            found = np.empty(len(places), np.int32)
+            return _done(loops.positions(tables, places, len(places), found), found.astype(np.int64))
+        positions, starts = np.empty_like(places), self._start[self._order]
         for piece in chunks(len(places)):
             positions[piece] = self._position(places[piece], starts)
         return positions
+
+    def placed(self, positions: Whole) -> tuple[Whole, Whole]:
+        """The places in order, in one go where compiled code is at hand."""
+        loops, tables = loaded(), self._tables
+        if loops is None or tables is None:
+            return in_order(self.place(positions))
+        found = np.empty_like(positions), np.empty_like(positions)
+        return _done(loops.placed(tables, positions, len(positions), *found), found)
+
+    def located(self, places: Whole) -> tuple[Whole, Whole]:
+        """The positions in order, likewise."""
+        loops, tables = loaded(), self._tables
+        if loops is None or tables is None:
+            return in_order(self.position(places))
+        found = np.empty_like(places), np.empty_like(places)
+        return _done(loops.located(tables, places, len(places), *found), found)
 
     def _position(self, places: Whole, starts: Whole) -> Whole:
         first = max(int(np.searchsorted(starts, places[0], side="right")) - 1, 0)
@@ -177,6 +211,30 @@ class ByField:
         columns = cells.columns[cells.first_column[cell] + column]
         position: Whole = cells.start[cell] + rows * cells.stride[cell] + columns
         return position
+
+    @cached_property
+    def _tables(self) -> Order | None:
+        """As compiled code takes it; None where numbers of 32 bits are too few."""
+        cells, sides, blocks = self._cells, self._sides, self.layout.blocks
+        if cells.width.dtype != np.int32:
+            return None
+        row, column = (accumulate([getattr(b, side) for b in blocks], initial=0) for side in ("rows", "columns"))
+        extents = [(block.start, block.stop, block.columns) for block in blocks]
+        groups, first_cell = [len(columns.size) for _, columns in sides], self._first_cell.tolist()
+        firsts = zip(extents, row, column, first_cell, groups, strict=False)
+        rows, columns = ([pair[side] for pair in sides] for side in (0, 1))
+        tables: dict[str, NDArray[np.integer]] = {
+            "row_group": np.concatenate([side.group for side in rows]),
+            "row_rank": np.concatenate([side.rank for side in rows]),
+            "column_group": np.concatenate([side.group for side in columns]),
+            "column_rank": np.concatenate([side.rank for side in columns]),
+            "begin": self._start,
+            "order": self._order,
+            "of": np.repeat(np.arange(len(blocks)), np.diff(self._first_cell)),
+            **{name: getattr(cells, name) for name in ("width", "rows", "columns", "first_row", "first_column")},
+        }
+        narrow = {name: table.astype(np.int32, copy=False) for name, table in tables.items()}
+        return Order(self.layout.n, [(*extent, *first) for extent, *first in firsts], narrow)
 
     @cached_property
     def _cells(self) -> _Cells:
@@ -203,6 +261,13 @@ class ByField:
             start=each([block.start for block in blocks]),
             stride=each([block.columns for block in blocks]),
         )
+
+
+def _done(done: int, found: Found) -> Found:
+    """What compiled code found; `IndexError` if it did not."""
+    if not done:
+        raise IndexError(OUTSIDE)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ _EIGHTHS = np.array(
     [1.0, 1.0905077, 1.1892071, 1.2968396, 1.4142135, 1.5422108, 1.6817929, 1.8340081], dtype=np.float32
 )
 LOWEST, HIGHEST = -126 * STEPS, 127 * STEPS  # the normal numbers of float32
+_SMALLEST = np.float32(2.0**-126)
 _LEVELS = np.append(
     np.ldexp(_EIGHTHS[np.arange(LOWEST, HIGHEST) % STEPS], np.arange(LOWEST, HIGHEST) // STEPS), np.float32(0)
 ).astype(np.float32)
@@ -26,9 +27,11 @@ def logarithms(values: NDArray[np.floating]) -> Whole:
     >>> logarithms(np.float32([1, 2, 0])).tolist()
     [0, 8, -1048576]
     """
-    with np.errstate(divide="ignore"):
-        steps = np.rint(STEPS * np.log2(values))
-    return np.where(values > 0, np.clip(steps, LOWEST, HIGHEST - 1), ZERO).astype(np.int64)
+    steps = np.log2(np.maximum(values, _SMALLEST))  # below, it is the lowest as well
+    steps *= STEPS
+    np.rint(steps, out=steps)
+    np.minimum(steps, HIGHEST - 1, out=steps)
+    return np.where(values > 0, steps, ZERO).astype(np.int64)
 
 
 def values_of(steps: Whole) -> Vector:
@@ -37,5 +40,5 @@ def values_of(steps: Whole) -> Vector:
     >>> values_of(np.array([0, 8, 12, ZERO])).tolist()
     [1.0, 2.0, 2.8284270763397217, 0.0]
     """
-    index = np.where(steps >= LOWEST, np.minimum(steps, HIGHEST - 1) - LOWEST, len(_LEVELS) - 1)
-    return _LEVELS[index]
+    index = np.minimum(steps, HIGHEST - 1) - LOWEST
+    return _LEVELS[np.where(index >= 0, index, len(_LEVELS) - 1)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +51,7 @@ class RankOneFisher:
     @cached_property
     def order(self) -> ByField:
         """Coordinates sorted by how much they tend to move."""
-        return ByField(self.layout, self._sides())
-
-    def _sides(self) -> list[tuple[Whole, Whole]]:
-        slices = zip(self.layout.row_slices, self.layout.column_slices, strict=True)
-        return [(self.rows[rows], self.columns[columns]) for rows, columns in slices]
+        return _order(self.layout, self.rows.tobytes(), self.columns.tobytes())
 
     def dense(self) -> NDArray[np.float32]:
         """The guess of every value."""
@@ -82,16 +78,14 @@ class RankOneFisher:
 
     def steps(self, positions: Whole) -> Whole:
         """The guessed logarithm at increasing positions."""
-        found = np.empty(len(positions), np.int64)
-        counts = self.layout.counts(positions)
-        stops = np.cumsum(counts)
-        for block, (rows, columns), first, last in zip(
-            self.layout.blocks, self._sides(), stops - counts, stops, strict=True
-        ):
-            offset = positions[first:last] - block.start
-            row = offset // block.columns
-            found[first:last] = rows[row] + columns[offset - row * block.columns]
-        return np.maximum(found, LOWEST)
+        layout = self.layout
+        tensor = layout.starts.searchsorted(positions, side="right") - 1
+        width = layout.widths[tensor]
+        row, column = np.divmod(positions - layout.starts[tensor], width)
+        row += layout.first_rows[tensor]
+        column += layout.first_columns[tensor]
+        guess: Whole = np.maximum(self.rows[row] + self.columns[column], LOWEST)
+        return guess
 
     def at(self, positions: Whole) -> NDArray[np.float32]:
         """The guess at increasing positions."""
@@ -112,6 +106,14 @@ class RankOneFisher:
         rows, columns = sum(b.rows for b in layout.blocks), sum(b.columns for b in layout.blocks)
         codes = reader.inflated(length, rows + columns)
         return cls(layout, _decoded(row_top - OFFSET, codes[:rows]), _decoded(column_top - OFFSET, codes[rows:]))
+
+
+@lru_cache(maxsize=2)
+def _order(layout: Layout, rows: bytes, columns: bytes) -> ByField:
+    """The order of a round; where server and clients are one process, both have the same."""
+    r, c = (np.frombuffer(side, np.int64) for side in (rows, columns))
+    slices = zip(layout.row_slices, layout.column_slices, strict=True)
+    return ByField(layout, [(r[at], c[across]) for at, across in slices])
 
 
 def _codes(side: Whole) -> tuple[int, NDArray[np.uint8]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import c_uint64
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,6 +45,37 @@ def rounded_down(vector: Vector, step: np.float32, noise: Vector) -> tuple[Posit
     where, found = np.empty(len(vector), np.int64), np.empty(len(vector), np.int32)
     count = loops.round_down(vector, noise, len(vector), step, where, found)
     return where[:count].copy(), found[:count].copy()
+
+
+def rounded_randomly(vector: Vector, step: np.float32, rng: np.random.Generator) -> tuple[Positions, NDArray[np.int32]]:
+    """The same with the noise that ``rng`` draws next, which is then used up.
+
+    >>> rounded_randomly(np.float32([3, 0.4, -1]), np.float32(2), np.random.default_rng(0))
+    (array([0, 2]), array([ 1, -1], dtype=int32))
+    """
+    loops, n = loaded(), len(vector)
+    generator = rng.bit_generator.state if loops is not None and vector.flags.c_contiguous else {}
+    if loops is None or generator.get("bit_generator") != "PCG64" or generator["has_uint32"]:
+        return rounded_down(vector, step, rng.random(n, dtype=np.float32))
+    words = [word for name in ("state", "inc") for word in divmod(generator["state"][name], 2**64)]
+    where, found = np.empty(n, np.int64), np.empty(n, np.int32)
+    count = loops.round_down_drawn(vector, (c_uint64 * 4)(*words), n, step, where, found)
+    return where[:count].copy(), found[:count].copy()
+
+
+def add_codes(total: NDArray[np.int32], positions: Positions, codes: NDArray[np.int32], factor: int) -> None:
+    """Add ``factor`` times some codes at different positions, in place.
+
+    >>> total = np.int32([1, 1, 1])
+    >>> add_codes(total, np.array([0, 2]), np.int32([1, -3]), 2)
+    >>> total.tolist()
+    [3, 1, -5]
+    """
+    loops = loaded()
+    if loops is None or len(positions) != len(codes):
+        total[_within(positions, len(total))] += codes * np.int32(factor)
+    elif loops.add_codes(total, len(total), positions, codes, len(codes), factor):
+        raise IndexError(OUTSIDE)
 
 
 def add_at(total: Vector, positions: Positions, values: Vector, weight: float) -> None:

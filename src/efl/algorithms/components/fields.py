@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from efl.algorithms.components.elastic import ElasticField
-from efl.algorithms.compression.ternary import largest
+from efl.algorithms.compression.ternary import Vector, largest
 from efl.errors import WireError
 from efl.wire import Field, Layout, Payload, RankOneFisher
 
@@ -36,9 +36,15 @@ def short_fields(fisher: Tensor, moved: Tensor, layout: Layout, share: float, *,
     fields: list[Field] = []
     for u, d in zip(fisher.numpy(), moved.numpy(), strict=True):
         factored = RankOneFisher.of(u, layout) if layout.n >= FACTORED_FROM else None
-        at = largest(u if factored is None else u * np.abs(d), count)
+        at = largest(u if factored is None else _pull(u, d), count)
         fields.append(Field(layout, at, u[at], d[at], factored))
     return fields
+
+
+def _pull(u: Vector, d: Vector) -> Vector:
+    """u·|d|, in one piece of memory."""
+    pull = np.abs(d)
+    return np.multiply(u, pull, out=pull)
 
 
 def summed(fields: Sequence[Payload], w: Tensor) -> dict[str, Tensor]:

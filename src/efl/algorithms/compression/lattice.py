@@ -28,7 +28,7 @@ from efl.settings import Positive
 from efl.training.local_work import LocalWork
 from efl.wire import Lattice, Layout, Payload
 from efl.wire.payloads.lattice import LARGEST_STEP
-from efl.wire.sparse import rounded_down, squared_length
+from efl.wire.sparse import rounded_randomly, squared_length
 
 STEP = "step"  # of the server: the usual size of an update, the step down, the grid
 ROOM = 16  # times the largest weight at the start, or 1: what a weight can grow to
@@ -154,4 +154,4 @@ def _rounded(row: NDArray[np.float32], a: float, layout: Layout, rng: np.random.
         return Lattice.of(layout, np.zeros(layout.n, np.int32), 1.0)
     if rng is None:
         return Lattice.of(layout, np.rint(row / step).astype(np.int32), float(step))
-    return Lattice(layout, *rounded_down(row, step, rng.random(layout.n, dtype=np.float32)), float(step))
+    return Lattice(layout, *rounded_randomly(row, step, rng), float(step))

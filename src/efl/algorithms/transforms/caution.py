@@ -38,5 +38,7 @@ class Caution(Transform):
         """The deltas, shortened."""
         if self.rounds == "remembered" and work.settings.clients == 0:
             return delta
+        if int(work.steps[-1]) >= work.settings.local_steps:  # the rows with fewest steps come last: all did all
+            return delta
         done, most = work.steps_done.unsqueeze(1).to(delta.dtype), work.settings.local_steps
         return delta * torch.where(done < most, confidence(done, most, self.kappa), 1.0)

@@ -69,7 +69,8 @@ class Memory(Transform):
         if self.of == "sent":
             self._forget_lost(work)
         remembered *= powers(fade(work.settings.clients), work.rounds_since_upload)
-        return delta - pace * remembered
+        known = pace * remembered
+        return torch.sub(delta, known, out=known)
 
     def on_encoded(self, work: LocalWork, updates: Sequence[Payload]) -> None:
         """Y ← y + û/(ηE), or what was meant in place of û."""

@@ -122,8 +122,8 @@ def _sort_with(index: Positions, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def _relative(known: Positions, guess: Positions) -> tuple[int, NDArray[np.uint8]]:
     """Steps below the largest excess over the guess; zeros and what is far below are the furthest there is."""
     excess = known - guess
-    base = int(np.clip(excess.max(initial=-OFFSET), -OFFSET, OFFSET - 1))
-    return base, np.clip(base - excess, 0, 255).astype(np.uint8)
+    base = min(int(excess.max(initial=-OFFSET)), OFFSET - 1)
+    return base, np.minimum(np.maximum(base - excess, 0), 255).astype(np.uint8)
 
 
 def _moves(displacement: Vector) -> tuple[int, NDArray[np.uint8]]:

@@ -19,7 +19,7 @@ from efl.wire.coordinate_order import CLASSES
 from efl.wire.payloads.registry import Positions, SparseIncrement, Vector, register
 from efl.wire.range_coding import most_number_bytes, number_bytes, read_numbers
 from efl.wire.reader import Reader
-from efl.wire.sparse import in_order, non_zeros
+from efl.wire.sparse import add_codes, non_zeros
 
 LATTICE = 8
 LARGEST_CODE = 2**24  # up to which a float32 is a whole number
@@ -43,9 +43,9 @@ class Lattice(SparseIncrement):
         """The increment of a code for every coordinate."""
         return cls(layout, *non_zeros(codes), step)
 
-    @property
+    @cached_property
     def values(self) -> Vector:
-        """The increment at ``positions``."""
+        """The increment at ``positions``, which several have a use for."""
         return self.codes.astype(np.float32) * np.float32(self.step)
 
     @cached_property
@@ -71,14 +71,14 @@ class Lattice(SparseIncrement):
         places, magnitudes = read_numbers(reader, bounds)
         if len(magnitudes) and magnitudes.max() >= LARGEST_CODE:
             raise WireError("a code out of range")
-        positions = order.position(places)
-        if order.moves:
-            positions, back = in_order(positions)
-            magnitudes = magnitudes[back]
+        positions, back = order.located(places)
+        magnitudes = magnitudes[back]
         count = len(positions)
-        positive = np.unpackbits(reader.array(-(-count // 8)), count=count).view(np.bool_)
-        codes = magnitudes + 1
-        return cls(context.layout, positions, np.where(positive, codes, -codes), step)
+        signs = np.unpackbits(reader.array(-(-count // 8)), count=count).astype(np.int32)  # 1 or 0
+        signs *= 2
+        signs -= 1
+        signs *= magnitudes + 1
+        return cls(context.layout, positions, signs, step)
 
     @classmethod
     def most_bytes(cls, layout: Layout) -> int:
@@ -92,5 +92,5 @@ def total(increments: Sequence[Lattice], layout: Layout) -> Lattice:
     step = min((one.step for one in some or increments), default=inf)
     codes = np.zeros(layout.n, dtype=np.int32)
     for one in some:
-        codes[one.positions] += one.codes * np.int32(one.step / step)
+        add_codes(codes, one.positions, one.codes, int(one.step / step))
     return Lattice.of(layout, codes, step)
