@@ -127,7 +127,7 @@ def test_who_pushes_against_where_the_model_goes_loses_its_weight():
         back = seen - w
         return -steps[0] + 0.3 * np.linalg.norm(steps[0]) * back / max(np.linalg.norm(back), 1e-9)
 
-    settings = {"length": 100.0, "alike": 0.0}
+    settings = {"length": 100.0, "secant": 0.0, "alike": 0.0}
     *honest, hostile = pushing(Server(**settings), weak_pull)
     assert hostile == 0.0
     assert min(honest) > 0.6
