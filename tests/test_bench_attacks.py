@@ -1,9 +1,11 @@
 """The table of attacks: what was run is not run again, and what was cut short is."""
 
+import json
+
 import pytest
 
 from efl import UserError
-from efl.bench.attacks import CLEAN, cases, markdown, measure
+from efl.bench.attacks import CLEAN, cases, markdown, measure, read
 
 SMALL = {"rounds": 4, "clients": 10, "cohort": 4}
 
@@ -23,6 +25,19 @@ def test_the_table_goes_on_where_it_was_left(tmp_path):
     assert header == "| 20 % hostile | default | oracle |"
     assert [row.split(" | ")[0] for row in rows] == ["| nobody hostile", "| at the norm limit", "| noise × 10"]
     assert rows[1].split(" | ")[2] == rows[2].split(" | ")[2]
+
+
+def test_cases_side_by_side_are_those_one_after_the_other(tmp_path):
+    wanted = cases([CLEAN], ["none", "default"], [0], model="linear", **SMALL)
+    lines = {name: list(measure(wanted, tmp_path / name, workers=workers)) for name, workers in (("1", 1), ("2", 2))}
+    assert len(lines["2"]) == 2
+    assert read(tmp_path / "1") == read(tmp_path / "2")
+    assert not list(measure(wanted, tmp_path / "2", workers=2))
+
+
+def test_outcomes_from_before_networks_could_be_chosen_are_known():
+    plain, other = (json.loads(cases([CLEAN], ["none"], [0], model=name)[0].key) for name in ("auto", "mlp"))
+    assert set(other) - set(plain) == {"model"}
 
 
 def test_unknown_names_are_refused():

@@ -9,6 +9,7 @@ from efl import EFL, FedAvg, Fleet, chain, train
 from efl.algorithms import every_name
 from efl.algorithms.components.admission import Increment
 from efl.algorithms.components.sketch import sketched
+from efl.algorithms.components.standing import Column
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.algorithms.transforms.defence import Defence
 from efl.algorithms.transforms.memory import Memory
@@ -104,6 +105,55 @@ def test_who_goes_on_where_others_turn_back_loses_its_weight():
         counted = server.admit(steps | {0: -steps[0]}, w=w)
     assert counted[0].trust == 0.0
     assert [counted[k].trust for k in range(1, 8)] == pytest.approx([1.0] * 7)
+
+
+def pushing(server, forge, rounds=20):
+    """Rounds in which the model goes where eight clients push it, each to a minimum of its own; the ninth forges."""
+    rng = np.random.default_rng(0)
+    minima = rng.standard_normal((8, N)).astype(np.float32) + 20 * unit(0)
+    w, seen = np.zeros(N, np.float32), np.zeros(N, np.float32)
+    for _ in range(rounds):
+        steps = minima + 2 * rng.standard_normal((8, N)).astype(np.float32) - w
+        counted = server.admit(dict(enumerate(steps)) | {8: forge(steps, w, seen).astype(np.float32)}, w=w)
+        seen += np.float32(0.15) * (w - seen)
+        w = w + np.float32(0.02) * steps.mean(0)
+    return [counted[k].trust for k in range(9)]
+
+
+def test_who_pushes_against_where_the_model_goes_loses_its_weight():
+    """Backwards, and back to where the model came from as much as passes for descent."""
+
+    def weak_pull(steps, w, seen):
+        back = seen - w
+        return -steps[0] + 0.3 * np.linalg.norm(steps[0]) * back / max(np.linalg.norm(back), 1e-9)
+
+    settings = {"length": 100.0, "secant": 0.0, "alike": 0.0}
+    *honest, hostile = pushing(Server(**settings), weak_pull)
+    assert hostile == 0.0
+    assert min(honest) > 0.6
+    assert pushing(Server(**settings, agreement=0.0), weak_pull)[8] == 1.0
+
+
+def test_who_agrees_more_than_one_with_data_of_its_own_loses_weight():
+    """Clients far from each other, and one that always sends the mean of all."""
+    rng = np.random.default_rng(0)
+    server, w = Server(length=100.0, secant=0.0, alike=0.0), np.zeros(N, np.float32)
+    minima = 5 * rng.standard_normal((8, N)).astype(np.float32) + 3 * unit(0)
+    for _ in range(12):
+        steps = minima - w
+        counted = server.admit(dict(enumerate(steps)) | {8: steps.mean(0)}, w=w)
+        w = w + np.float32(0.02) * steps.mean(0)
+    assert counted[8].trust < 0.6
+
+
+def test_clients_of_a_checkpoint_from_before_agreement_are_tested_anew():
+    server = Server()
+    server.admit({k: unit(k) for k in range(5)})
+    numbers = server.state.tensors["defence_numbers"]
+    server.state = server.state.having(defence_numbers=numbers[:, : Column.AGREEMENT])
+    counted = server.admit({k: unit(k) for k in range(5)}, w=unit(7))
+    assert [counted[k].trust for k in range(5)] == [1.0] * 5
+    assert server.state.tensors["defence_numbers"].shape == numbers.shape
 
 
 def test_without_descent_nobody_is_judged():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +18,7 @@ from typing import Any
 from efl.api import run
 from efl.config import parse
 from efl.errors import UserError
+from efl.runs.pool import run_pool
 
 CLEAN, ORACLE = "nobody hostile", "oracle"
 ROWS: Mapping[str, Mapping[str, Any]] = {
@@ -71,11 +73,17 @@ class Case:
     clients: int = 50
     cohort: int = 10
     partition: str = "auto"
+    model: str = "auto"
 
     @property
     def key(self) -> str:
-        """What the case is known by in the file of outcomes; perfect exclusion is the same whatever the attack."""
+        """What the case is known by in the file of outcomes; perfect exclusion is the same whatever the attack.
+
+        The data's own network is not named: so keys are those of files from before networks could be chosen.
+        """
         named = asdict(self)
+        if self.model == "auto":
+            del named["model"]
         if self.column == ORACLE and self.row != CLEAN:
             named["row"] = ORACLE
         return json.dumps(named, sort_keys=True, ensure_ascii=False)
@@ -88,6 +96,7 @@ class Case:
         federation = {"dataset": self.dataset, "clients": self.clients, "partition": self.partition}
         table = {
             "federation": federation | ({} if data_dir is None else {"data_dir": data_dir}),
+            "model": {"name": self.model},
             "algorithm": {"name": self.algorithm},
             "transform": [{"name": name} for name in COLUMNS[self.column]],
             "fleet": fleet,
@@ -113,18 +122,27 @@ def cases(rows: Sequence[str], columns: Sequence[str], seeds: Sequence[int], **c
     return [Case(row, column, seed, **common) for seed in seeds for row in rows for column in columns]
 
 
-def measure(wanted: Sequence[Case], outcomes: Path, data_dir: str | None = None) -> Iterator[str]:
-    """Run what is not in the file of outcomes yet, and add it there; a line for each."""
+def measure(wanted: Sequence[Case], outcomes: Path, data_dir: str | None = None, workers: int = 1) -> Iterator[str]:
+    """Run what is not in the file of outcomes yet, so many runs side by side, and add it there; a line for each."""
     known = read(outcomes)
-    missing = {case.key: case for case in wanted if case.key not in known}
+    missing = list({case.key: case for case in wanted if case.key not in known}.values())
     began = time.perf_counter()
-    for number, (key, case) in enumerate(missing.items(), 1):
-        accuracy = case.accuracy(data_dir)
+    for number, (case, accuracy) in enumerate(_made(missing, data_dir, workers), 1):
         with outcomes.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"case": json.loads(key), "accuracy": accuracy}, ensure_ascii=False) + "\n")
+            file.write(json.dumps({"case": json.loads(case.key), "accuracy": accuracy}, ensure_ascii=False) + "\n")
         left = (time.perf_counter() - began) / number * (len(missing) - number)
         what = f"{case.row} | {case.column} | seed {case.seed}"
         yield f"{number} of {len(missing)}: {what}: {100 * accuracy:.1f} % ({left / 60:.0f} minutes left)"
+
+
+def _made(missing: Sequence[Case], data_dir: str | None, workers: int) -> Iterator[tuple[Case, float]]:
+    """Every case with its accuracy, as they end; each has one thread."""
+    if min(workers, len(missing)) <= 1:
+        yield from ((case, case.accuracy(data_dir)) for case in missing)
+        return
+    with run_pool(min(workers, len(missing))) as pool:
+        futures = {pool.submit(case.accuracy, data_dir): case for case in missing}
+        yield from ((futures[done], done.result()) for done in as_completed(futures))
 
 
 def read(outcomes: Path) -> dict[str, float]:

@@ -144,6 +144,10 @@ def attacks(
     algorithm: Annotated[str, typer.Option(help="Its name.")] = "efl",
     hostile: Annotated[float, typer.Option(min=0.0, max=0.5, help="The share of hostile clients.")] = 0.2,
     rounds: Annotated[int, typer.Option(min=4)] = 100,
+    model: Annotated[str, typer.Option(help="Its name; the data's own by default.")] = "auto",
+    clients: Annotated[int, typer.Option(min=2)] = 50,
+    cohort: Annotated[int, typer.Option(min=1)] = 10,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process with one thread.")] = 1,
     only: Annotated[str, typer.Option(help="Rules, separated by semicolons; all by default.")] = "",
     against: Annotated[str, typer.Option(help="Attacks, separated by semicolons; all by default.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Four attacks, four rules, one seed.")] = False,
@@ -159,8 +163,8 @@ def attacks(
     columns = _listed(only) or (QUICK_COLUMNS if quick else list(COLUMNS))
     chosen = _seeds(seeds)[:1] if quick else _seeds(seeds)
     common = {"dataset": dataset, "algorithm": algorithm, "hostile": hostile, "rounds": rounds}
-    wanted = cases(rows, columns, chosen, **common)
-    for line in measure(wanted, out, None if data_dir is None else str(data_dir)):
+    wanted = cases(rows, columns, chosen, model=model, clients=clients, cohort=cohort, **common)
+    for line in measure(wanted, out, None if data_dir is None else str(data_dir), workers):
         say(line)
     for line in markdown(wanted, out):
         say(line)

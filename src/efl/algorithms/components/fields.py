@@ -7,6 +7,7 @@ what that costs in accuracy: nothing that could be measured.
 """
 
 from collections.abc import Sequence
+from math import sqrt
 
 import numpy as np
 import torch
@@ -76,6 +77,15 @@ def _summed_factored(factored: Sequence[RankOneFisher], n: int) -> Tensor:
         matrix = total[block.start : block.stop].view(block.rows, block.columns)
         torch.mm(all_rows[:, rows].t(), all_columns[:, columns], out=matrix)
     return total
+
+
+def sizes(field: Field) -> list[float]:
+    """Σu, max u, ‖d‖ and max |d|."""
+    u, d = field.fisher, np.abs(field.displacement)
+    total = float(u.sum(dtype=np.float64))
+    if field.factored_fisher is not None:
+        total = max(total, field.factored_fisher.total)
+    return [total, float(u.max(initial=0.0)), sqrt(float(d @ d)), float(d.max(initial=0.0))]
 
 
 def received(payload: Payload, reference: Tensor) -> ElasticField:

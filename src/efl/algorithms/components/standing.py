@@ -37,6 +37,8 @@ class Column(IntEnum):
     RATE = 12
     TRUST = 13  # of late
     KNOWN = 14  # whether anything is kept of it
+    AGREEMENT = 15  # the mean cosine of where it pushed with where the model went
+    AGREEMENT_SPREAD = 16  # the mean of their squares
 
 
 class Kept(IntEnum):
@@ -72,6 +74,9 @@ class Standing:
     def of(cls, server: ServerState, clients: Sequence[int]) -> Standing:
         """What the server knows, with a row for each of these clients."""
         known, numbers, sketches = (server.tensors[name].numpy() for name in (CLIENTS, NUMBERS, SKETCHES))
+        if numbers.shape[1] < len(Column):  # from a checkpoint of an earlier version: its clients are tested anew
+            numbers = np.pad(numbers, ((0, 0), (0, len(Column) - numbers.shape[1])))
+            numbers[:, Column.TESTS] = 0
         there = set(known.tolist())
         new = np.array(sorted(client for client in clients if client not in there), dtype=np.int64)
         blank = np.zeros((len(new), numbers.shape[1]))

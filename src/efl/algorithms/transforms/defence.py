@@ -10,7 +10,10 @@ Everything is measured by medians over all clients lately heard of, one vote eac
 4. The secant test. Gradients of a convex loss are monotone: going from w̄ to w, descent turns back,
    ⟨x − x̄, w − w̄⟩ < 0, and flipped signs go on. The mean of a client's secants, over the median of all clients', says
    how much its updates count: too little descent, or far too much, is none.
-5. Clients that sent nearly the same of late count together as one, for who colludes sends one lie many times.
+5. Agreement. A model goes where most push it: ⟨x̄, w − w̄⟩ > 0 for each of those it is made of, and less than 0 for who
+   pushes against them, whatever else it sends to pass for descent. Its mean over the median is t again; who agrees
+   much more than others do is made of their updates.
+6. Clients that sent nearly the same of late count together as one, for who colludes sends one lie many times.
 
 What is kept of each client are a few numbers and three sketches (`efl.algorithms.components.sketch`), for the test
 needs only inner products.
@@ -30,6 +33,7 @@ from pydantic import Field as Constraint
 from torch import Tensor
 
 from efl.algorithms.components.admission import scaled, scaled_part
+from efl.algorithms.components.fields import sizes
 from efl.algorithms.components.shares import fade
 from efl.algorithms.components.sketch import sketched
 from efl.algorithms.components.standing import FIELD, Column, Kept, Standing, no_standing
@@ -45,6 +49,8 @@ WIDTH = 1021  # of a sketch
 FORGETTING = 0.15  # how much a client's last update counts in its means
 TESTS = 2  # secants before a client is judged by them
 TINY = 1e-30
+SECANTS = Column.SECANT, Column.SPREAD, -1.0  # a mean, that of its squares, and the sign which it has in descent
+AGREEMENTS = Column.AGREEMENT, Column.AGREEMENT_SPREAD, 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +81,7 @@ class _Cohort:
     def fields(self) -> list[tuple[list[float], int] | None]:
         """The sizes of each one's field, and how many entries that has."""
         found = [next((p for p in one.parts.values() if isinstance(p, Field)), None) for one in self.updates]
-        return [None if field is None else (_sizes(field), len(field.fisher)) for field in found]
+        return [None if field is None else (sizes(field), len(field.fisher)) for field in found]
 
 
 @TRANSFORMS.register("defence")
@@ -90,6 +96,9 @@ class Defence(Transform):
         secant: The part of the median secant from which on an update counts in full; 0 leaves the test out.
         secant_most: The multiple of it beyond which an update counts less again: who only pretends to descend pulls too
             strongly.
+        agreement: The part of the median agreement from which on an update counts in full; 0 leaves the test out.
+        agreement_most: The multiple of it beyond which an update counts less again, and soon nothing: who sends the
+            mean of all agrees more than anybody who has data of its own.
         alike: Clients count as one whose updates differ by less than this part of what they usually do.
         window: The rounds over which clients have a vote.
         seed: Of the sketches; a server that others attack keeps it to itself.
@@ -101,6 +110,8 @@ class Defence(Transform):
     rate: Probability = 0.5
     secant: Probability = 0.4
     secant_most: AtLeastOne = 3.0
+    agreement: Probability = 0.2
+    agreement_most: AtLeastOne = 1.5
     alike: Probability = 0.25
     window: Annotated[int, Constraint(ge=1)] = 10
     seed: Annotated[int, Constraint(ge=0)] = 0
@@ -160,22 +171,20 @@ class Defence(Transform):
     def _tested(self, cohort: _Cohort, models: Vectors, standing: Standing) -> Numbers:
         """How much each update counts by its client's secants; renews their means."""
         kept, numbers = standing.sketches[cohort.rows], standing.numbers[cohort.rows]
-        came = models - kept[:, Kept.MODELS]
+        came, pushed = models - kept[:, Kept.MODELS], kept[:, Kept.UPDATES]
         way = _lengths(came)
-        secants = np.einsum("ij,ij->i", cohort.directions - kept[:, Kept.UPDATES], came) / np.maximum(way, TINY)
+        secants = np.einsum("ij,ij->i", cohort.directions - pushed, came) / np.maximum(way, TINY)
+        agreements = np.einsum("ij,ij->i", pushed, came) / np.maximum(way * _lengths(pushed), TINY)
         tested = (numbers[:, Column.KNOWN] > 0) & (way > 0)
         numbers[tested, Column.TESTS] += 1
         rates = tested * np.maximum(FORGETTING, 1 / np.maximum(numbers[:, Column.TESTS], 1))
-        numbers[:, Column.SECANT] += (secants - numbers[:, Column.SECANT]) * rates
-        numbers[:, Column.SPREAD] += (secants**2 - numbers[:, Column.SPREAD]) * rates
+        for found, (mean, spread, _) in ((secants, SECANTS), (agreements, AGREEMENTS)):
+            numbers[:, mean] += (found - numbers[:, mean]) * rates
+            numbers[:, spread] += (found**2 - numbers[:, spread]) * rates
         standing.numbers[cohort.rows] = numbers
         known = standing.numbers[standing.numbers[:, Column.TESTS] >= TESTS]
-        median = float(np.median(known[:, Column.SECANT])) if len(known) else 0.0
-        if median >= 0 or self.secant == 0:
-            return np.ones(len(numbers))
-        parts = np.where(numbers[:, Column.TESTS] >= TESTS, _favourable(numbers) / median, 1.0)
-        most = (self.secant_most / np.maximum(parts, TINY)) ** 2
-        return np.minimum(np.clip(parts / self.secant, 0.0, 1.0), most)
+        descends = _judged(numbers, known, SECANTS, self.secant, self.secant_most, 2)
+        return descends * _judged(numbers, known, AGREEMENTS, self.agreement, self.agreement_most, 4)
 
     def _alone(self, cohort: _Cohort, standing: Standing, settings: RoundSettings) -> Numbers:
         """1/m where m clients sent the same of late, nearly: they count together as one.
@@ -247,12 +256,22 @@ def _rounds(updates: Sequence[Update], settings: RoundSettings) -> Numbers:
     return np.array([float(settings.round - update.staleness) for update in updates])
 
 
-def _favourable(numbers: Numbers) -> Numbers:
-    """The means of clients' secants less their standard errors: who is only unlucky is not in doubt."""
-    mean = numbers[:, Column.SECANT]
-    rates = np.maximum(FORGETTING, 1 / np.maximum(numbers[:, Column.TESTS], 1))
-    favourable: Numbers = mean - np.sqrt(np.maximum(numbers[:, Column.SPREAD] - mean**2, 0.0) * rates / (2 - rates))
-    return favourable
+def _judged(
+    numbers: Numbers, known: Numbers, kept: tuple[Column, Column, float], least: float, most: float, power: int
+) -> Numbers:
+    """How much clients count by a mean of theirs over the median of all, t: t/least at most, and (most/t)^power.
+
+    A standard error is added to each: who is only unlucky is not in doubt.
+    """
+    column, squares, sign = kept
+    median = float(np.median(known[:, column])) * sign if len(known) else 0.0
+    if median <= 0 or least == 0:
+        return np.ones(len(numbers))
+    mean, tests = numbers[:, column], numbers[:, Column.TESTS]
+    rates = np.maximum(FORGETTING, 1 / np.maximum(tests, 1))
+    errors = np.sqrt(np.maximum(numbers[:, squares] - mean**2, 0.0) * rates / (2 - rates))
+    parts = np.where(tests >= TESTS, (sign * mean + errors) / median, 1.0)
+    return np.minimum(np.clip(parts / least, 0.0, 1.0), (most / np.maximum(parts, TINY)) ** power)
 
 
 def _lengths(vectors: Vectors) -> Numbers:
@@ -263,15 +282,6 @@ def _lengths(vectors: Vectors) -> Numbers:
 def _over(vectors: Vectors, lengths: Numbers) -> Vectors:
     """Each vector over its length."""
     return vectors / np.maximum(lengths, TINY).astype(np.float32)[:, None]
-
-
-def _sizes(field: Field) -> list[float]:
-    """Σu, max u, ‖d‖ and max |d|."""
-    u, d = field.fisher, np.abs(field.displacement)
-    total = float(u.sum(dtype=np.float64))
-    if field.factored_fisher is not None:
-        total = max(total, field.factored_fisher.total)
-    return [total, float(u.max(initial=0.0)), sqrt(float(d @ d)), float(d.max(initial=0.0))]
 
 
 def _reaching(memory: Vector, sent: Vector, bound: float) -> float:
