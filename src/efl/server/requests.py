@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -53,7 +52,7 @@ class RequestEncoder:
 
     def encoded(
         self, clients: list[int], table: ClientTable, part_kinds: Mapping[str, str]
-    ) -> Iterator[tuple[int, bytes, Counter[str]]]:
+    ) -> Iterator[tuple[int, bytes, Mapping[str, int]]]:
         """For each client its request, encoded, and how many bytes of it are of which kind."""
         catch_up = CatchUp(self.log, self.shared.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
         settings, shared_kinds = self.settings, kinds_of(self.shared.parts, part_kinds)
@@ -80,10 +79,12 @@ class RequestEncoder:
                 personal,
                 update.blobs,
             )
-            kinds = Counter(shared_kinds)
-            kinds["update"] += update.current_bytes
-            kinds["catch-up"] += len(update) - update.current_bytes
-            kinds["state"] += len(personal or b"")
+            kinds = {
+                **shared_kinds,
+                "update": shared_kinds["update"] + update.current_bytes,
+                "catch-up": shared_kinds["catch-up"] + len(update) - update.current_bytes,
+                "state": shared_kinds["state"] + len(personal or b""),
+            }
             yield client, request.to_bytes(), kinds
 
     def _personal(self, client: int) -> bytes | None:

@@ -32,8 +32,9 @@ class Ledger:
         """A message of so many bytes, of which ``kinds`` says what they are for; the rest is overhead."""
         known = {kind: count for kind, count in kinds.items() if count}
         known["overhead"] = message - sum(known.values())
-        self.total[direction].update(known)
-        self.round[direction].update(known)
+        for counts in (self.total[direction], self.round[direction]):
+            for kind, count in known.items():  # `Counter.update` takes three times as long
+                counts[kind] += count
 
     def round_dict(self) -> dict[str, dict[str, int]]:
         """The bytes of the round at hand, by direction and kind."""
