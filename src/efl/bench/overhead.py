@@ -77,13 +77,15 @@ def _samples(task: Task) -> tuple[Tensor, Tensor]:
 
 
 def defence_prices(repeats: int) -> Iterator[str]:
-    """What limits and the default defence, as deployments have them, add to a round of EFL."""
+    """What limits, and the default defence besides, as deployments have them, add to a round of EFL."""
     for what, federation, network in (("digits", load("digits"), "mlp"), ("images of 28 × 28", images(), "mlp200")):
-        plain, defended = (coordinator_of("efl", federation, network, {"robust": r}) for r in ("none", "default"))
-        defended.limits = NormLimits(NetworkSection().norm_bound)
-        times = alternating({"plain": plain, "defended": defended}, repeats, WARM_UP)
-        added = median(spent["defended"] / spent["plain"] for spent in times) - 1
-        yield f"limits and defence, {network} on {what}: {added:+.1%} of a round of EFL"
+        robust = {"plain": "none", "limited": "none", "defended": "default"}
+        runs = {name: coordinator_of("efl", federation, network, {"robust": rule}) for name, rule in robust.items()}
+        for name in ("limited", "defended"):
+            runs[name].limits = NormLimits(NetworkSection().norm_bound)
+        times = alternating(runs, repeats, WARM_UP)
+        limits, both = (median(spent[name] / spent["plain"] for spent in times) - 1 for name in list(runs)[1:])
+        yield f"{network} on {what}: limits add {limits:+.1%} to a round of EFL, limits and defence {both:+.1%}"
 
 
 def ratios(
