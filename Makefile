@@ -10,7 +10,7 @@ demo: .venv/.installed ## train EFL on irregular clients and show the result
 	$(BIN)/efl run
 
 test: .venv/.installed-dev ## all tests but those that train on real data for minutes
-	$(BIN)/pytest -n 2 --dist loadgroup --durations 15
+	$(BIN)/pytest -n 3 --dist loadgroup --durations 15
 
 test-long: .venv/.installed-dev ## the others; they skip where ../shared/data is not
 	$(BIN)/pytest -n 2 --dist worksteal -m long -rs tests/end_to_end tests/packaging --ignore tests/end_to_end/test_deploy.py

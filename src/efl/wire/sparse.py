@@ -51,7 +51,7 @@ def rounded_randomly(vector: Vector, step: np.float32, rng: np.random.Generator)
     """The same with the noise that ``rng`` draws next, which is then used up.
 
     >>> rounded_randomly(np.float32([3, 0.4, -1]), np.float32(2), np.random.default_rng(0))
-    (array([0, 2]), array([ 1, -1], dtype=int32))
+    (array([0]), array([2], dtype=int32))
     """
     loops, n = loaded(), len(vector)
     generator = rng.bit_generator.state if loops is not None and vector.flags.c_contiguous else {}
