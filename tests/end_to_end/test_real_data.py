@@ -12,8 +12,8 @@ import efl
 from efl.federation import prepare
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(not published.SHARED.exists(), reason="the real data sets are not here"),
-    pytest.mark.xdist_group("real data"),  # written out once
 ]
 
 COUNTS = {
@@ -95,7 +95,6 @@ def accuracy_reached(federation, algorithm, target, **training):
 # The longest comes first: the others run beside it.
 
 
-@pytest.mark.long
 def test_vgg11_beats_five_times_chance_within_15_rounds(prepared):
     federation = efl.load("cifar100", clients=100, partition="iid", data_dir=prepared("cifar100"))
     settings = {"rounds": 15, "cohort": 2, "local_steps": 80, "learning_rate": 0.02, "decay": 0.0, "evaluate_every": 5}
@@ -103,13 +102,11 @@ def test_vgg11_beats_five_times_chance_within_15_rounds(prepared):
     assert accuracy_reached(federation, efl.FedAvg(), 0.05, optimiser=optimiser, **settings) >= 0.05
 
 
-@pytest.mark.long
 def test_mnist_reaches_95_percent_within_100_rounds(prepared):
     federation = efl.load("mnist", clients=100, partition="classes:2", data_dir=prepared("mnist"))
     assert accuracy_reached(federation, efl.EFL(), 0.95, rounds=100, evaluate_every=5) >= 0.95
 
 
-@pytest.mark.long
 def test_char_lstm_passes_40_percent(prepared):
     federation = efl.load("shakespeare", clients=100, data_dir=prepared("shakespeare"))
     settings = {"rounds": 30, "cohort": 4, "batch_size": 10, "learning_rate": 4.0, "decay": 0.0, "evaluate_every": 5}
@@ -123,7 +120,6 @@ def test_sentiment_lstm_passes_65_percent(prepared):
     assert accuracy_reached(federation, efl.EFL(), 0.65, **settings) >= 0.65
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["table3", "figure1", "figure2", "figure3"])
 def test_every_table_and_figure_of_the_paper_is_made_on_stand_ins(tmp_path, name):
     command = [sys.executable, "-m", "efl", "paper", name, "--scale=smoke", "--workers=1", "--out", tmp_path]
