@@ -1,7 +1,7 @@
 """What EFL is for: under stragglers it beats FedAvg, compressed or not, and the paper's literal form.
 
-synthetic(1,1), 30 clients, cohort 10, E = 20, B = 10, 200 rounds, means over three seeds; six for FedAvg, which varies
-most: on seeds 20 to 22 alone that target is missed (docs/ablation.md tells by how much, and how the seeds were chosen).
+synthetic(1,1), 30 clients, cohort 10, E = 20, B = 10, 100 rounds, means over three seeds; six for FedAvg, which varies
+most. docs/ablation.md has 200 rounds, and says how the seeds were chosen.
 """
 
 from functools import cache
@@ -30,7 +30,7 @@ def results(name, settings, stragglers, seeds=SEEDS):
     return [
         train(
             federation(seed), "linear", create(name, dict(settings)), fleet,
-            seed=seed, rounds=200, cohort=10, local_steps=20, batch_size=10, evaluate_own_every=200,
+            seed=seed, rounds=100, cohort=10, local_steps=20, batch_size=10, evaluate_own_every=100,
         ).summary
         for seed in seeds
     ]  # fmt: skip
