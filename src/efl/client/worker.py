@@ -7,7 +7,7 @@ them. A job's result does not depend on which worker runs it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pickle import PickleBuffer
 from typing import Any
@@ -109,8 +109,8 @@ class Worker:
         work = self._work(job, Purpose.BATCHES)
         with self._training(job):
             uploads = encode_updates(self.algorithm, work, self.algorithm.local_update(work))
-        finite = _finite_rows(work)
-        return [self._result(job, row, work, upload, finite[row]) for row, upload in enumerate(uploads)]
+        finite, losses = _finite_rows(work), work.losses.tolist()
+        return [self._result(job, row, work, upload, losses[row], finite[row]) for row, upload in enumerate(uploads)]
 
     def evaluate(self, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sums and weights of every metric for each sample, (S, metrics, 2)."""
@@ -175,9 +175,10 @@ class Worker:
             purpose,
         )
 
-    def _result(self, job: TrainJob, row: int, work: LocalWork, upload: Parts, finite: bool) -> TrainResult:
-        client, round_ = job.clients[row], job.broadcast.settings.round
-        steps, loss = int(work.steps[row]), float(work.losses[row])
+    def _result(
+        self, job: TrainJob, row: int, work: LocalWork, upload: Parts, loss: float, finite: bool
+    ) -> TrainResult:
+        client, round_, steps = job.clients[row], job.broadcast.settings.round, int(work.steps[row])
         if steps < client.steps and not self.algorithm.uses_incomplete:
             return TrainResult(client.client, steps, None)
         if not finite:
@@ -196,14 +197,17 @@ class Worker:
         checksum = self.rows.write(client.slot.write, rows) if rows else 0
         return TrainResult(client.client, steps, reply.to_bytes(), kept, checksum)
 
+    def _seeded_layers(self, job: TrainJob) -> AbstractContextManager[None]:
+        """Within, random layers draw numbers of their own; where clients share operations, there are no such layers."""
+        if self.trainer.batched:
+            return nullcontext()
+        seed = self.trainer.layer_seed(job.broadcast.settings.round, job.clients[0].client)
+        return seeded_torch(seed, self.trainer.model.device)
+
     @contextmanager
     def _training(self, job: TrainJob) -> Iterator[None]:
         """Within, models may diverge without warnings: that is found out and reported in one line."""
-        seed = self.trainer.layer_seed(job.broadcast.settings.round, job.clients[0].client)
-        with (
-            np.errstate(over="ignore", invalid="ignore"),
-            nullcontext() if self.trainer.batched else seeded_torch(seed, self.trainer.model.device),
-        ):
+        with np.errstate(over="ignore", invalid="ignore"), self._seeded_layers(job):
             try:
                 yield
             except (UserError, OwnLossError) as error:  # somebody else's function, or an optimiser that does not fit
@@ -214,8 +218,9 @@ class Worker:
 
 def _finite_rows(work: LocalWork) -> list[bool]:
     """Which rows are free of NaN and infinity; a sum is finite only if every entry is."""
-    total = work.losses + work.W.sum(1) + work.rows.buffers.sum(1).cpu()
-    for rows in work.state.values():
-        total = total + rows.sum(1)
-    finite: list[bool] = torch.isfinite(total).tolist()
+    total = work.losses.numpy()
+    for rows in (work.W, work.rows.buffers.cpu(), *work.state.values()):
+        if rows.shape[1]:
+            total = total + rows.sum(1).numpy()
+    finite: list[bool] = np.isfinite(total).tolist()
     return finite

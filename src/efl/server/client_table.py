@@ -56,8 +56,10 @@ class ClientTable:
     @property
     def samples(self) -> NDArray[np.int64]:
         """As how many samples each client counts: those it has, up to the cap."""
+        if self.share_cap is None:
+            return self.sizes
         counting = self.sizes[self.objective & (self.sizes > 0)]
-        if self.share_cap is None or not len(counting):
+        if not len(counting):
             return self.sizes
         median = int(np.sort(counting)[(len(counting) - 1) // 2])  # of two in the middle the smaller: it may be the lie
         return np.minimum(self.sizes, max(1, int(min(self.share_cap * median, MOST_COUNTED))))
@@ -90,8 +92,8 @@ class ClientTable:
     def note_standing(self, rejected: Iterable[int], trust: Mapping[int, float]) -> None:
         """Whose replies were rejected in a round, and how much the updates of the others counted."""
         self.rejected[list(rejected)] += 1
-        for client, part in trust.items():
-            self.trust[client] += FORGETTING * (part - self.trust[client])
+        clients = list(trust)
+        self.trust[clients] += FORGETTING * (np.fromiter(trust.values(), np.float64) - self.trust[clients])
 
     def reputation(self) -> NDArray[np.float64]:
         """Of each client, from 0 to 1: its trust, times the share of its replies that were not rejected.

@@ -81,11 +81,17 @@ class Membership:
 
     def asked_again(self, round_: int) -> NDArray[np.int64]:
         """Abandoned members whose turn it is to show whether they are back."""
-        waiting = (self.abandoned != PRESENT) & self.calendar.members(round_)
-        return np.flatnonzero(waiting & ((round_ + 1 - self.abandoned) % ASK_AGAIN == 0))
+        abandoned = np.flatnonzero(self.abandoned != PRESENT)
+        if not len(abandoned):
+            return abandoned
+        turn = (round_ + 1 - self.abandoned[abandoned]) % ASK_AGAIN == 0
+        asked: NDArray[np.int64] = abandoned[turn & self.calendar.members(round_)[abandoned]]
+        return asked
 
     def begin(self, round_: int) -> list[Change]:
         """Arrivals, departures and returns before a round."""
+        if round_ not in self.calendar.events and not self.left.any():
+            return []
         arrived = np.flatnonzero(self.calendar.arrives == round_).tolist() if round_ > 0 else []
         departed = self.calendar.departs == round_
         returned = self.calendar.members(round_) & (self.left % 2 == 1)

@@ -47,6 +47,19 @@ class ReplyValidator:
     def _measured(self) -> tuple[Measured, Measured]:
         return Measured(self.started.w), Measured(self.started.buffers)
 
+    @cached_property
+    def _expected(self) -> dict[str, type[Payload]]:
+        """The parts of a reply of this round, and of which kind each is."""
+        round_ = self.started.settings.round
+        expected: dict[str, type[Payload]] = {
+            name: part.payload for name, part in self.parts.items() if part.comes_in(round_)
+        }
+        return expected | ({"buffers": Dense} if self._buffers else {})
+
+    @cached_property
+    def _buffers(self) -> int:
+        return len(self.started.buffers)
+
     def validate(self, reply: TrainReply, client: int) -> ValidReply:
         """The reply, decoded.
 
@@ -80,14 +93,10 @@ class ReplyValidator:
         return ValidReply(reply.steps, reply.loss, parts, reply.recovered)
 
     def _decoded(self, reply: TrainReply, client: int) -> Parts:
-        started, buffers = self.started, len(self.started.buffers)
-        expected: dict[str, type[Payload]] = {
-            name: part.payload for name, part in self.parts.items() if part.comes_in(started.settings.round)
-        }
-        expected |= {"buffers": Dense} if buffers else {}
-        if set(reply.parts) != set(expected):
+        started, expected = self.started, self._expected
+        if reply.parts.keys() != expected.keys():
             raise WireError(f"client {client} sent {sorted(reply.parts)}, expected {sorted(expected)}")
-        parts = decode_parts(reply.parts, started.context, buffers)
+        parts = decode_parts(reply.parts, started.context, self._buffers)
         for name, part in parts.items():
             if not isinstance(part, expected[name]):
                 raise WireError(f"client {client} sent {type(part).__name__} as {name}")

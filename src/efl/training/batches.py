@@ -67,7 +67,7 @@ def batch_indices(
     """(steps, batch_size): one random permutation of the samples after another, cut into full batches."""
     needed = steps * batch_size
     passes = -(-needed // len(samples))
-    order = rng.permuted(np.tile(samples, (passes, 1)), axis=1)
+    order = rng.permuted(np.tile(samples, (passes, 1)) if passes > 1 else samples[None], axis=1)
     return order.reshape(-1)[:needed].reshape(steps, batch_size)
 
 

@@ -272,6 +272,8 @@ class LocalWork:
         self._move(HOME)
 
     def _move(self, device: torch.device) -> None:
+        if self.W.device == self.start.device == self.losses.device == device:
+            return
         self.W, self.start, self.losses = (tensor.to(device) for tensor in (self.W, self.start, self.losses))
         self.state = {name: rows.to(device) for name, rows in self.state.items()}
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from efl.federation import Federation
 from efl.models import FlatModel
+from efl.native.bindings import Source
 from efl.rng import Purpose, stream, torch_seed
 from efl.training.assignment import NO_ROUND, PERSONAL, Assignment
 from efl.training.augmentation import Augmentation
@@ -56,6 +57,11 @@ class Trainer:
         """What clients minimise, and what is measured."""
         return Objective(self.backend.task, self.metrics)
 
+    @cached_property
+    def _source(self) -> Source | None:
+        """The samples as compiled code reads them, if there is some, and it can."""
+        return self.federation.source() if isinstance(self.backend, Native) else None
+
     @property
     def batched(self) -> bool:
         """Whether clients share matrix operations, also in a group of one, so that grouping changes nothing."""
@@ -95,7 +101,9 @@ class Trainer:
         Returns:
             The work, not begun yet.
         """
-        chosen, settings = self._chosen(assignments, settings, purpose), replace(settings, optimiser=self.optimiser)
+        chosen = self._chosen(assignments, settings, purpose)
+        if settings.optimiser is not self.optimiser:
+            settings = replace(settings, optimiser=self.optimiser)
         rows = self.backend.rows(start, len(assignments), buffers)
         if len(self.model.personal):
             state = {**state, PERSONAL: _renewed(rows.personal, state[PERSONAL], assignments)}
@@ -108,8 +116,8 @@ class Trainer:
         )
         common = (rows, start, settings, assignments, state, shared, data, self.time_left)
         # All steps in one call, of samples as they are stored.
-        whole = isinstance(self.backend, Native) and self.optimiser.plain and self.federation.augment is None
-        if (source := self.federation.source() if whole else None) is None:
+        whole = self.optimiser.plain and self.federation.augment is None
+        if (source := self._source if whole else None) is None:
             return LocalWork(*common)
         return NativeWork(*common, NativeBatches(source, chosen, self.federation.labels_of(chosen)))
 
@@ -142,7 +150,7 @@ class Trainer:
 
     def measure(self, w: Tensor, buffers: Tensor, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Sums and weights (S, metrics, 2) of metrics that are sums over samples, of the model at ``w``."""
-        pool, source = self.federation, self.federation.source() if isinstance(self.backend, Native) else None
+        pool, source = self.federation, self._source
         if isinstance(self.backend, Native) and source is not None and self.objective.plain:
             chosen = torch.from_numpy(samples)
             right = (self.backend.compiled.predict(w, source, chosen) == pool.labels_of(chosen)).double()

@@ -27,6 +27,7 @@ from efl.wire.payloads import Lattice, Payload, Ternary, decode, encode, kind_of
 from efl.wire.payloads.lattice import LATTICE, total
 
 How = Literal["each", "merged", "model", "summed"]
+HOWS: tuple[How, ...] = get_args(How)
 FIRST = -1
 """The version of a client that has no model, but may rebuild the first one."""
 NO_MODEL = -2
@@ -123,7 +124,7 @@ class CatchUp:
         if missed and all(map(_is_lattice, missed)):
             return self._summed(base, missed)
         options = [ModelUpdate("each", base, missed, len(missed[-1]) if missed else 0)]
-        increments = [increment(blob, self.context.layout) for blob in missed]
+        increments = [None if is_whole(blob) else increment(blob, self.context.layout) for blob in missed]
         entries = sum(len(one.positions) for one in increments if one is not None)
         if entries > MOST_ENTRIES * self.context.layout.n:
             return self._whole_model()
@@ -236,7 +237,7 @@ def received(how: str, blobs: Sequence[bytes], context: Context) -> Changes:
     layout = context.layout
     if sum(map(len, blobs)) > dense_bytes(layout.n) or len(blobs) > most_broadcasts(layout.n):
         raise WireError("broadcasts that are longer than the model, or too many")
-    if how not in get_args(How) or (how != "each" and len(blobs) != 1):
+    if how not in HOWS or (how != "each" and len(blobs) != 1):
         raise WireError(f"{len(blobs)} payloads are no {how} update")
     if how == "merged":
         count, _ = unpack_merged(blobs[0], context)

@@ -32,6 +32,8 @@ VERSION = 5
 KINDS = ("request", "reply", "evaluate", "evaluated", "save", "restore", "state")  # by their number on the wire
 USUAL_PARTS = ("update", "field", "buffers")  # by their number on the wire; others travel by name
 _USUAL = dict(enumerate(USUAL_PARTS))
+_NUMBER_OF_PART = {name: number for number, name in _USUAL.items()}
+_NUMBER_OF_KIND = {kind: number for number, kind in enumerate(KINDS)}
 PERSONAL = "personal"
 """The part of a request that is for one client alone."""
 _UNLIMITED = Limits()
@@ -52,8 +54,9 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """The blob that travels."""
-        parts, log = {_short(name): len(blob) for name, blob in self.parts.items()}, [len(blob) for blob in self.log]
-        envelope: bytes = msgpack.packb([VERSION, KINDS.index(self.kind), self.header, parts, log])
+        parts = {_NUMBER_OF_PART.get(name, name): len(blob) for name, blob in self.parts.items()}
+        log = [len(blob) for blob in self.log]
+        envelope: bytes = msgpack.packb([VERSION, _NUMBER_OF_KIND[self.kind], self.header, parts, log])
         return b"".join([varints([len(envelope)]), sealed(envelope), *self.parts.values(), *self.log])
 
     @classmethod
@@ -115,17 +118,13 @@ def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:
     return content
 
 
-def _short(name: str) -> str | int:
-    return USUAL_PARTS.index(name) if name in USUAL_PARTS else name
-
-
 def _named(parts: dict[Any, Any]) -> dict[Any, Any]:
     """Parts by their names; each part has one way to be written."""
     named = {}
     for key, size in parts.items():
         if type(key) is int:
             key = _USUAL.get(key, key)
-        elif key in USUAL_PARTS:
+        elif key in _NUMBER_OF_PART:
             raise WireError("a usual part by its name instead of its number")
         named[key] = size
     return named

@@ -14,8 +14,7 @@ CODED_BY = "coded_by"
 
 def decode_parts(blobs: Mapping[str, bytes], context: Context, buffers: int) -> dict[str, Payload]:
     """The payloads of a message; each is as long as the model, but for its ``buffers`` float buffers."""
-    flat = Context.flat(buffers)
-    return {name: decode(blob, flat if name == BUFFERS else context) for name, blob in blobs.items()}
+    return {name: decode(blob, Context.flat(buffers) if name == BUFFERS else context) for name, blob in blobs.items()}
 
 
 def coding_context(shared: Mapping[str, Payload], plain: Context) -> Context:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from efl.errors import WireError
-from efl.wire.catchup import NO_MODEL, How
+from efl.wire.catchup import HOWS, NO_MODEL, How
 from efl.wire.header import Header
 from efl.wire.limits import MOST_BROADCASTS
 from efl.wire.message import Message
 from efl.wire.protocol.base import TypedMessage, joined, split
 
-HOWS: tuple[How, ...] = get_args(How)
 COARSEST = 63  # quarters of an octave
 NO_ROUND = -1  # stands for the round of something that has not happened yet
 _LARGEST_CHECKSUM = 2**32 - 1
