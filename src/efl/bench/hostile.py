@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from random import Random
@@ -59,4 +58,4 @@ def _not_a_number(node: Node, blob: bytes) -> bytes:
     layout = node.setup.model.layout
     update = encode(Dense(np.full(layout.n, np.nan, np.float32)), Context(layout))
     sent = Message.from_bytes(blob, "reply")
-    return dataclasses.replace(sent, parts={**sent.parts, "update": update}).to_bytes()
+    return sent._replace(parts={**sent.parts, "update": update}).to_bytes()

@@ -9,6 +9,7 @@ replaced and its jobs run again: a job changes nothing but a slot nobody else us
 from __future__ import annotations
 
 import logging
+import math
 import mmap
 import multiprocessing
 import os
@@ -177,6 +178,7 @@ class _Process:
         context = multiprocessing.get_context("fork")
         self.jobs: deque[int] = deque()
         self.since = self.last_seconds = 0.0  # when its job began, about; how long the one before took
+        self.limit = math.nan  # seconds that the system waits for the pipe
         self.memory = [mmap.mmap(-1, memory) for _ in range(QUEUED)]
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
@@ -187,7 +189,9 @@ class _Process:
 
     def give(self, number: int, function: Callable[[Worker, J], T], job: J, limit: float) -> bool:
         """Send a job; False if the process is gone, or does not take it for ``limit`` seconds."""
-        _limit_waiting(self.pipe, limit)
+        if limit != self.limit:
+            _limit_waiting(self.pipe, limit)
+            self.limit = limit
         try:
             self.pipe.send((function, job))
         except (BrokenPipeError, ConnectionResetError, BlockingIOError):

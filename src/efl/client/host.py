@@ -208,9 +208,9 @@ class ClientHost:
 
     def settings(self, request: TrainRequest) -> RoundSettings:
         """What a request says about its round."""
-        layout = self.worker.plain.layout
-        steps, batch = request.local_steps, request.batch_size
-        return RoundSettings(request.round, request.eta, steps, batch, layout, request.clients, request.coarseness)
+        layout, optimiser = self.worker.plain.layout, self.trainer.optimiser
+        what, effort = (request.round, request.eta), (request.local_steps, request.batch_size)
+        return RoundSettings(*what, *effort, layout, request.clients, request.coarseness, optimiser)
 
 
 def _needs_model(request: TrainRequest) -> bytes:

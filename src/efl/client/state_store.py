@@ -15,10 +15,9 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -38,16 +37,14 @@ NO_FILE = -1
 CRC32 = "crc32"  # the checksum of rows; checkpoints that do not say so have a sum of their words
 
 
-@dataclass(frozen=True)
-class LastUpload:
+class LastUpload(NamedTuple):
     """The round of a client's last upload, and the encoded parts it keeps until they are known to have arrived."""
 
     round: int
     parts: Mapping[str, bytes]
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Where a client's rows are read (None: they are zero) and where the new ones go, with a checksum."""
 
     read: int | None

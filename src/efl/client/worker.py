@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,8 +40,7 @@ class Broadcast:
     parts: Mapping[str, bytes]
 
 
-@dataclass(frozen=True)
-class ClientJob:
+class ClientJob(NamedTuple):
     """One client's part of a job: steps to do, where its rows are, and what it alone received.
 
     ``last`` is the round of its last upload, ``lost`` what it sent then, if that never arrived.

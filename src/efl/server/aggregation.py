@@ -53,21 +53,23 @@ def updates_of(
         settings: Of the round that uses the replies.
         w: Its model, for which updates that started from another one are made over.
     """
-    samples, shares, rates = table.samples, table.shares, table.response_rates()
+    samples, shares, rates = (
+        of_all[list(replies)].tolist() for of_all in (table.samples, table.shares, table.response_rates())
+    )
     starts = {client: begun[client].start(settings) for client in replies}
     return [
         Update(
             client=client,
-            samples=int(samples[client]),
-            share=float(shares[client]),
+            samples=samples[place],
+            share=shares[place],
             sampling_probability=begun[client].probability[client],
-            response_rate=float(rates[client]),
+            response_rate=rates[place],
             steps=reply.steps,
             parts=reply.parts if (start := starts[client]) is None else moved_to(reply.parts, start.w, w),
             staleness=begun[client].staleness(settings),
             start=start,
         )
-        for client, reply in replies.items()
+        for place, (client, reply) in enumerate(replies.items())
     ]
 
 

@@ -81,8 +81,10 @@ class ByteControl:
             complete: How many clients that came to an end did all their steps.
             clients: How many there are.
         """
+        if self.budget is None:
+            return
         sent = sum(way.get(kind, 0) for way in kinds.values() for kind in COARSENED)
-        if self.budget is None or sent == 0:
+        if sent == 0:
             return
         fixed = sum(sum(way.values()) for way in kinds.values()) - sent
         allowed = CAUTIOUS * self.budget.allowed(model_bytes, requests, complete)

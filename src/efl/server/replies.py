@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from efl.algorithms.base import Part, Parts
 from efl.errors import DivergedError, WireError
@@ -15,8 +16,7 @@ from efl.wire import Dense, Payload, TrainReply
 from efl.wire.parts import decode_parts
 
 
-@dataclass(frozen=True)
-class ValidReply:
+class ValidReply(NamedTuple):
     """A client's reply, validated and decoded; ``recovered`` if it makes up for one that was lost."""
 
     steps: int

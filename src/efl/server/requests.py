@@ -56,10 +56,10 @@ class RequestEncoder:
         """For each client its request, encoded, and how many bytes of it are of which kind."""
         catch_up = CatchUp(self.log, self.shared.context, lambda: encode(Dense(self.server.w.numpy()), self.plain))
         settings, shared_kinds = self.settings, kinds_of(self.shared.parts, part_kinds)
-        for version in sorted({int(table.version[client]) for client in clients}, reverse=True):
+        versions, accepted = table.version[clients].tolist(), table.accepted[clients].tolist()
+        for version in sorted(set(versions), reverse=True):
             catch_up.update(version)  # the shortest way first: others are added to it
-        for client in clients:
-            version = int(table.version[client])
+        for client, version, last in zip(clients, versions, accepted, strict=True):
             update = catch_up.update(version)
             personal = self._personal(client)
             request = TrainRequest(
@@ -70,7 +70,7 @@ class RequestEncoder:
                 settings.batch_size,
                 settings.clients,
                 settings.coarseness,
-                int(table.accepted[client]),
+                last,
                 update.how,
                 update.base,
                 self.log.version,

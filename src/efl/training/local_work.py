@@ -279,7 +279,7 @@ class LocalWork:
 
     def _active_rows(self, every: int = 1) -> Iterator[tuple[int, int]]:
         """Every step, or ``every`` so many, and how many rows take it, until time is up."""
-        active: list[int] = np.count_nonzero(self.steps > np.arange(self.steps[0])[:, None], axis=1).tolist()
+        active: list[int] = (self.steps > np.arange(self.steps[0])[:, None]).sum(axis=1).tolist()
         for step in range(0, len(active), every):
             if step > 0 and not self.time_left():
                 self.steps = np.minimum(self.steps, step)

@@ -7,9 +7,8 @@ Where every round waits for all of its clients, nothing is in flight between rou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +16,7 @@ import torch
 from efl.fleet.clock import IDLE, Until
 
 
-@dataclass(frozen=True)
-class Upload:
+class Upload(NamedTuple):
     """What becomes of a request: a reply, or nothing but the end of waiting for it.
 
     Attributes:
@@ -51,17 +49,17 @@ def taken(uploads: Iterable[Upload], now: float, until: Until) -> tuple[list[Upl
 
     If replies end it, they are exactly as many as that takes; a deadline lets in what is there by then.
     """
-    queue = sorted(uploads, key=lambda upload: (upload.due(now), upload.client))
+    queue = sorted((upload.due(now), upload.client, upload) for upload in uploads)  # no two of one client
     if not queue:
         return [], IDLE if until.deadline is None else until.deadline
     arrived, ended, elapsed = 0, 0, 0.0
-    for ended, upload in enumerate(queue, 1):
-        arrived, elapsed = arrived + bool(upload.blob), upload.due(now)
+    for ended, (elapsed, _, upload) in enumerate(queue, 1):
+        arrived += bool(upload.blob)
         if until.done(arrived, len(queue) - ended, elapsed):
             break
     if not until.done(arrived, pending=1, elapsed=0.0):
-        ended = sum(upload.due(now) <= elapsed for upload in queue)
-    return queue[:ended], elapsed
+        ended = sum(due <= elapsed for due, _, _ in queue)
+    return [upload for _, _, upload in queue[:ended]], elapsed
 
 
 def state_of(uploads: Sequence[Upload]) -> dict[str, Any]:

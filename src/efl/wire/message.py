@@ -10,8 +10,8 @@ says what the headers hold.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeGuard
 
 import msgpack
 
@@ -33,14 +33,14 @@ KINDS = ("request", "reply", "evaluate", "evaluated", "save", "restore", "state"
 USUAL_PARTS = ("update", "field", "buffers")  # by their number on the wire; others travel by name
 _USUAL = dict(enumerate(USUAL_PARTS))
 _NUMBER_OF_PART = {name: number for number, name in _USUAL.items()}
-_NUMBER_OF_KIND = {kind: number for number, kind in enumerate(KINDS)}
+_KINDS_BY_NUMBER = dict(enumerate(KINDS))
+_NUMBER_OF_KIND = {kind: number for number, kind in _KINDS_BY_NUMBER.items()}
 PERSONAL = "personal"
 """The part of a request that is for one client alone."""
 _UNLIMITED = Limits()
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """``parts`` and ``log`` hold encoded payloads.
 
     >>> Message.from_bytes(Message("reply", [3, 0.5]).to_bytes(), "reply").header
@@ -49,7 +49,7 @@ class Message:
 
     kind: str
     header: Sequence[Any]
-    parts: Mapping[str, bytes] = field(default_factory=dict)
+    parts: Mapping[str, bytes] = MappingProxyType({})
     log: Sequence[bytes] = ()
 
     def to_bytes(self) -> bytes:
@@ -84,19 +84,18 @@ class Message:
         if length > LONGEST_HEADER + LONGEST_LENGTH * most_log:
             raise WireError(f"a header of {length} bytes")
         version, number, header, parts, log = _unpacked(opened(reader.bytes(length + CHECKSUM)), most_log)
-        kind = KINDS[number] if is_size(number) and number < len(KINDS) else None
+        kind = _KINDS_BY_NUMBER.get(number) if type(number) is int else None
         if version != VERSION or kind is None or kind not in kinds:
             wanted = f"a {' or '.join(kinds)} of version {VERSION}"
             raise WireError(f"expected {wanted}, got {kind or _shown(number)} of version {_shown(version)}")
         if type(header) is not list or type(parts) is not dict or type(log) is not list:
             raise WireError("message of the wrong shape")
-        parts = _named(parts)
-        _check_parts(parts, limits)
+        sizes = _checked_sizes(parts, limits)
         if log:
             _check_log(log, limits, most_log)
-        if sum(parts.values()) + sum(log) != len(blob) - reader.at:
+        if sum(sizes.values()) + sum(log) != len(blob) - reader.at:
             raise WireError("the payloads are not as long as declared")
-        return cls(kind, header, {name: reader.bytes(n) for name, n in parts.items()}, [reader.bytes(n) for n in log])
+        return cls(kind, header, {name: reader.bytes(n) for name, n in sizes.items()}, [reader.bytes(n) for n in log])
 
 
 def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:
@@ -118,28 +117,28 @@ def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:
     return content
 
 
-def _named(parts: dict[Any, Any]) -> dict[Any, Any]:
-    """Parts by their names; each part has one way to be written."""
-    named = {}
-    for key, size in parts.items():
-        if type(key) is int:
-            key = _USUAL.get(key, key)
-        elif key in _NUMBER_OF_PART:
-            raise WireError("a usual part by its name instead of its number")
-        named[key] = size
-    return named
-
-
-def _check_parts(parts: dict[Any, Any], limits: Limits) -> None:
+def _checked_sizes(parts: dict[Any, Any], limits: Limits) -> dict[str, int]:
+    """How long each part is, by its name; each has one way to be written, and may be no longer than ``limits`` say."""
     if len(parts) > MOST_PARTS:
         raise WireError(f"a message of {len(parts)} parts")
-    for name, size in parts.items():
-        if not is_name(name) or not is_size(size):
+    sizes: dict[str, int] = {}
+    for key, size in parts.items():
+        name = _USUAL.get(key) if type(key) is int else _own_name(key)
+        if name is None or not is_size(size):
             raise WireError("message of the wrong shape")
         if limits.names is not None and name not in limits.names:
             raise WireError(f"unexpected part {name!r}")
-        if size > limits.part(name):
-            raise WireError(f"part {name!r} of {size} bytes; at most {limits.part(name)} are taken")
+        if size > (most := limits.part(name)):
+            raise WireError(f"part {name!r} of {size} bytes; at most {most} are taken")
+        sizes[name] = size
+    return sizes
+
+
+def _own_name(key: object) -> str | None:
+    """The name of a part that is not a usual one; None if it is no name."""
+    if key in _NUMBER_OF_PART:
+        raise WireError("a usual part by its name instead of its number")
+    return key if is_name(key) else None
 
 
 def _check_log(log: list[Any], limits: Limits, most_log: int) -> None:
@@ -151,7 +150,7 @@ def _check_log(log: list[Any], limits: Limits, most_log: int) -> None:
         raise WireError(f"broadcasts of {sum(log)} bytes; at most {limits.catch_up} are taken")
 
 
-def is_name(value: object) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
     """Whether a value is a name as parts and metrics have."""
     return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
 

@@ -20,8 +20,7 @@ def effective_clients(shares: NDArray[np.float64]) -> float:
 
 def effective_cohort(shares: NDArray[np.float64], cohort: int) -> float:
     """How many updates of equal weight a round's aggregate is worth: its variance is Σ(p^k)²/π times one's own."""
-    present = int(np.count_nonzero(shares))
-    return min(1.0, cohort / max(present, 1)) * effective_clients(shares)
+    return _sampled(shares, cohort) * effective_clients(shares)
 
 
 def remembered_clients(shares: NDArray[np.float64], cohort: int) -> int:
@@ -34,7 +33,13 @@ def remembered_clients(shares: NDArray[np.float64], cohort: int) -> int:
     >>> remembered_clients(np.full(50, 1 / 50), 10), remembered_clients(np.array([0.7, 0.1, 0.1, 0.1]), 2)
     (50, 0)
     """
-    return round(effective_clients(shares)) if effective_cohort(shares, cohort) >= LEAST else 0
+    clients = effective_clients(shares)
+    return round(clients) if _sampled(shares, cohort) * clients >= LEAST else 0
+
+
+def _sampled(shares: NDArray[np.float64], cohort: int) -> float:
+    """The part of the clients in the objective that a cohort is."""
+    return min(1.0, cohort / max(int(np.count_nonzero(shares)), 1))
 
 
 def fade(clients: int) -> float:

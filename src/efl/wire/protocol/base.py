@@ -57,6 +57,8 @@ def joined(shared: Mapping[str, bytes], personal: bytes | None) -> Mapping[str, 
 
 def split(parts: Mapping[str, bytes]) -> tuple[Mapping[str, bytes], bytes | None]:
     """The inverse of `joined`."""
+    if PERSONAL not in parts:
+        return parts, None
     return {name: blob for name, blob in parts.items() if name != PERSONAL}, parts.get(PERSONAL)
 
 

@@ -1,4 +1,7 @@
-"""Requests to train, and what comes back."""
+"""Requests to train, and what comes back.
+
+Messages are made once and not changed, but not frozen: of these there are many, and being frozen takes as long again.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Outcome = Literal["update", "recovered", "diverged", "needs_model"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainRequest(TypedMessage):
     """Asks a client to train in a round.
 
@@ -98,7 +101,7 @@ class TrainRequest(TypedMessage):
         return request
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainReply(TypedMessage):
     """What came of a client's training.
 
