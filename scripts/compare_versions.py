@@ -5,10 +5,10 @@
     python scripts/compare_versions.py ../other --workers 2  # as in efl bench speed
 
 Prints the median over pairs of rounds of this version's time over the other's: above 1, this one is slower. In one
-process it is processor time, so that others disturb little; with worker processes it is time by the clock. What a version calls things is looked up by what
-exists: the first edition's bench has other names. (It needs scikit-learn for digits, which is no longer installed:
-``pip install --no-deps --target FOLDER scikit-learn scipy joblib threadpoolctl narwhals cloudpickle``, and
-PYTHONPATH=FOLDER.)
+process it is processor time, so that others disturb little; with worker processes it is time by the clock. What a
+version calls things is looked up by what exists: the first edition's bench has other names. (It needs scikit-learn for
+digits, which is no longer installed: ``pip install --no-deps --target FOLDER scikit-learn scipy joblib threadpoolctl
+narwhals cloudpickle``, and PYTHONPATH=FOLDER.)
 """
 
 from __future__ import annotations

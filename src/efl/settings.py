@@ -57,6 +57,8 @@ class Settings:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keys that do not exist are refused with the one that was probably meant."""
+        if not kwargs:  # as when it is unpickled
+            return super().__new__(cls)
         known = signature(cls.__init__).parameters.values()
         names = [one.name for one in known][1:]
         for key in kwargs:

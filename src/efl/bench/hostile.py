@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -58,4 +59,4 @@ def _not_a_number(node: Node, blob: bytes) -> bytes:
     layout = node.setup.model.layout
     update = encode(Dense(np.full(layout.n, np.nan, np.float32)), Context(layout))
     sent = Message.from_bytes(blob, "reply")
-    return sent._replace(parts={**sent.parts, "update": update}).to_bytes()
+    return replace(sent, parts={**sent.parts, "update": update}).to_bytes()

@@ -30,6 +30,7 @@ from efl.wire.coordinate_order import CLASSES
 from efl.wire.limits import Limits
 from efl.wire.logarithm import STEPS
 from efl.wire.merged import unpack_merged
+from efl.wire.reader import Buffer
 
 DENSITY = 0.01
 
@@ -155,7 +156,7 @@ class _Watcher(LocalTransport):
                 self.coding += reading + making
 
 
-def _blobs(message: TrainRequest | TrainReply) -> Iterator[tuple[bytes, bool]]:
+def _blobs(message: TrainRequest | TrainReply) -> Iterator[tuple[Buffer, bool]]:
     """The payloads of a message, and whether each is several increments in one."""
     if isinstance(message, TrainReply):
         yield from ((blob, False) for blob in message.parts.values())
@@ -164,7 +165,7 @@ def _blobs(message: TrainRequest | TrainReply) -> Iterator[tuple[bytes, bool]]:
         yield from ((blob, message.how == "merged") for blob in message.log)
 
 
-def _read(blob: bytes, merged: bool, context: Context) -> list[Payload]:
+def _read(blob: Buffer, merged: bool, context: Context) -> list[Payload]:
     return list(unpack_merged(blob, context)[1]) if merged else [decode(blob, context)]
 
 

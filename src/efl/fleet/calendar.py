@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated
 
 import numpy as np
@@ -47,11 +46,6 @@ class Calendar:
         """
         arrives = _arrivals(sorted(arrivals, key=lambda event: event[0]), clients, seed)
         return cls(arrives, _departures(sorted(departures, key=lambda event: event[0]), arrives, seed))
-
-    @cached_property
-    def events(self) -> frozenset[int]:
-        """The rounds in which clients arrive or depart."""
-        return frozenset(self.arrives[self.arrives > 0].tolist()) | frozenset(self.departs.tolist())
 
     def members(self, round_: int) -> NDArray[np.bool_]:
         """Who has arrived and not departed yet."""

@@ -67,7 +67,7 @@ class ClientTable:
     @property
     def shares(self) -> NDArray[np.float64]:
         """p^k = n_k / n over the clients in the objective, 0 for all others."""
-        counting = np.where(self.objective, self.samples, 0)
+        counting = self.samples * self.objective
         shares: NDArray[np.float64] = counting / max(int(counting.sum()), 1)
         return shares
 
@@ -91,7 +91,8 @@ class ClientTable:
 
     def note_standing(self, rejected: Iterable[int], trust: Mapping[int, float]) -> None:
         """Whose replies were rejected in a round, and how much the updates of the others counted."""
-        self.rejected[list(rejected)] += 1
+        for client in rejected:
+            self.rejected[client] += 1
         clients = list(trust)
         self.trust[clients] += FORGETTING * (np.fromiter(trust.values(), np.float64) - self.trust[clients])
 

@@ -264,13 +264,14 @@ class Coordinator:
 
     def _note_replies(self, begun: Mapping[int, StartedRound], replies: Mapping[int, ValidReply]) -> None:
         """A reply that recovers a lost one counts for both: its weight must not make up for the same loss again."""
-        table, replied = self.table, np.array(list(replies), dtype=np.int64)
+        table = self.table
         table.requests[list(begun)] += 1
-        table.replies[replied] += 1 + np.array([reply.recovered for reply in replies.values()], dtype=np.int64)
-        np.minimum(table.replies, table.requests, out=table.replies)
-        table.version[replied] = [begun[client].version for client in replies]
-        used = replied[table.objective[replied]]
-        table.accepted[used] = [begun[client].settings.round for client in used.tolist()]
+        for client, reply in replies.items():
+            started = begun[client]
+            table.replies[client] = min(table.replies[client] + 1 + reply.recovered, table.requests[client])
+            table.version[client] = started.version
+            if table.objective[client]:
+                table.accepted[client] = started.settings.round
 
     def _control_bytes(self, requests: int, replies: Replies, settings: RoundSettings) -> None:
         complete = sum(steps >= settings.local_steps for steps in replies.steps.values())

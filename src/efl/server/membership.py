@@ -90,10 +90,10 @@ class Membership:
 
     def begin(self, round_: int) -> list[Change]:
         """Arrivals, departures and returns before a round."""
-        if round_ not in self.calendar.events and not self.left.any():
-            return []
         arrived = np.flatnonzero(self.calendar.arrives == round_).tolist() if round_ > 0 else []
         departed = self.calendar.departs == round_
+        if not (arrived or departed.any() or self.left.any()):
+            return []
         returned = self.calendar.members(round_) & (self.left % 2 == 1)
         first_time = bool((departed & (self.left == 0)).any())
         self.left += departed.astype(np.int64) + returned

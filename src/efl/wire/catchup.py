@@ -25,6 +25,7 @@ from efl.wire.limits import dense_bytes, most_broadcasts
 from efl.wire.merged import most_merged, pack_merged, unpack_merged
 from efl.wire.payloads import Lattice, Payload, Ternary, decode, encode, kind_of
 from efl.wire.payloads.lattice import LATTICE, total
+from efl.wire.reader import Buffer
 
 How = Literal["each", "merged", "model", "summed"]
 HOWS: tuple[How, ...] = get_args(How)
@@ -220,7 +221,7 @@ class Changes:
                 yield change
 
 
-def received(how: str, blobs: Sequence[bytes], context: Context) -> Changes:
+def received(how: str, blobs: Sequence[Buffer], context: Context) -> Changes:
     """The changes of the model in a model update.
 
     Args:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from efl.wire.reader import Buffer
+
 Direction = Literal["up", "down"]
 KINDS = ("update", "field", "catch-up", "state", "lost", "overhead")
 """What bytes are for, in the order they are shown."""
@@ -63,7 +65,7 @@ class Ledger:
         return self.total["down"].total()
 
 
-def kinds_of(parts: Mapping[str, bytes], kinds: Mapping[str, str]) -> dict[str, int]:
+def kinds_of(parts: Mapping[str, Buffer], kinds: Mapping[str, str]) -> dict[str, int]:
     """What the bytes of a message's parts are for.
 
     Args:

@@ -17,7 +17,7 @@ from efl.wire.coordinate_order import chunks
 from efl.wire.limits import MOST_BROADCASTS
 from efl.wire.payloads.ternary import Ternary, read_scales
 from efl.wire.positions import pack_places, unpack_places
-from efl.wire.reader import Reader, opened, sealed, varints
+from efl.wire.reader import Buffer, Reader, opened, sealed, varints
 
 
 def pack_merged(increments: Sequence[Ternary], context: Context) -> bytes:
@@ -34,7 +34,7 @@ def pack_merged(increments: Sequence[Ternary], context: Context) -> bytes:
     return sealed(b"".join(pieces))
 
 
-def unpack_merged(blob: bytes, context: Context) -> tuple[int, Iterator[Ternary]]:
+def unpack_merged(blob: Buffer, context: Context) -> tuple[int, Iterator[Ternary]]:
     """How many increments there are in ``blob``, and they themselves, each decoded when it is asked for.
 
     Raises:

@@ -10,8 +10,8 @@ says what the headers hold.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeGuard
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 import msgpack
 
@@ -26,7 +26,7 @@ from efl.wire.limits import (
     MOST_PARTS,
     Limits,
 )
-from efl.wire.reader import CHECKSUM, Reader, opened, sealed, varints
+from efl.wire.reader import CHECKSUM, Buffer, Reader, opened, sealed, varints
 
 VERSION = 5
 KINDS = ("request", "reply", "evaluate", "evaluated", "save", "restore", "state")  # by their number on the wire
@@ -40,8 +40,9 @@ PERSONAL = "personal"
 _UNLIMITED = Limits()
 
 
-class Message(NamedTuple):
-    """``parts`` and ``log`` hold encoded payloads.
+@dataclass
+class Message:
+    """``parts`` and ``log`` hold encoded payloads; not changed once made, but not frozen, which would take longer.
 
     >>> Message.from_bytes(Message("reply", [3, 0.5]).to_bytes(), "reply").header
     [3, 0.5]
@@ -49,8 +50,8 @@ class Message(NamedTuple):
 
     kind: str
     header: Sequence[Any]
-    parts: Mapping[str, bytes] = MappingProxyType({})
-    log: Sequence[bytes] = ()
+    parts: Mapping[str, Buffer] = field(default_factory=dict)
+    log: Sequence[Buffer] = ()
 
     def to_bytes(self) -> bytes:
         """The blob that travels."""
@@ -78,7 +79,7 @@ class Message(NamedTuple):
             WireError: It is damaged, of another version or kind, or too large.
         """
         kinds = (kinds,) if isinstance(kinds, str) else kinds
-        reader = Reader(blob)
+        reader = Reader(memoryview(blob))  # payloads are long: they stay where they are until they are decoded
         (length,) = reader.varints(1)
         most_log = min(most_log, limits.broadcasts)
         if length > LONGEST_HEADER + LONGEST_LENGTH * most_log:
@@ -95,7 +96,7 @@ class Message(NamedTuple):
             _check_log(log, limits, most_log)
         if sum(sizes.values()) + sum(log) != len(blob) - reader.at:
             raise WireError("the payloads are not as long as declared")
-        return cls(kind, header, {name: reader.bytes(n) for name, n in sizes.items()}, [reader.bytes(n) for n in log])
+        return cls(kind, header, {name: reader.view(n) for name, n in sizes.items()}, [reader.view(n) for n in log])
 
 
 def _unpacked(envelope: memoryview, most_log: int) -> list[Any]:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from efl.wire.context import Context
 from efl.wire.limits import BUFFERS
 from efl.wire.payloads import Field, Payload, decode
+from efl.wire.reader import Buffer
 
 CODED_BY = "coded_by"
 """Among the parts of an upload that its sender keeps: the field they are coded by."""
 
 
-def decode_parts(blobs: Mapping[str, bytes], context: Context, buffers: int) -> dict[str, Payload]:
+def decode_parts(blobs: Mapping[str, Buffer], context: Context, buffers: int) -> dict[str, Payload]:
     """The payloads of a message; each is as long as the model, but for its ``buffers`` float buffers."""
     return {name: decode(blob, Context.flat(buffers) if name == BUFFERS else context) for name, blob in blobs.items()}
 

@@ -28,13 +28,14 @@ class Reader:
 
     def bytes(self, count: int) -> bytes:
         """The next ``count`` bytes."""
-        return bytes(self._next(count))
+        return bytes(self.view(count))
 
     def array(self, count: int, dtype: str = "u1") -> NDArray[Any]:
         """The next ``count`` numbers as an array, read-only and without a copy."""
-        return np.frombuffer(self._next(count * np.dtype(dtype).itemsize), dtype=dtype)
+        return np.frombuffer(self.view(count * np.dtype(dtype).itemsize), dtype=dtype)
 
-    def _next(self, count: int) -> Buffer:
+    def view(self, count: int) -> Buffer:
+        """The next ``count`` bytes; of a memoryview where they lie, without a copy."""
         if not 0 <= count <= len(self.data) - self.at:
             raise WireError("the payload ends too early")
         self.at += count
@@ -50,7 +51,7 @@ class Reader:
     def scales(self, count: int) -> NDArray[np.float32]:
         """The next ``count`` float32, none of them negative."""
         if count == 1:  # most increments have one: NumPy's checks would take longer than the rest of reading it
-            (scale,) = _FLOAT.unpack(self._next(_FLOAT.size))
+            (scale,) = _FLOAT.unpack(self.view(_FLOAT.size))
             if not 0 <= scale < math.inf:
                 raise WireError("a scale is negative or not finite")
             return np.array([scale], dtype=np.float32)
@@ -61,7 +62,7 @@ class Reader:
 
     def byte(self) -> int:
         """The next byte."""
-        return self._next(1)[0]
+        return self.view(1)[0]
 
     def varints(self, count: int) -> list[int]:
         """The next ``count`` whole numbers: seven bits a byte, low ones first, the eighth says that more follow."""
@@ -108,7 +109,7 @@ def sealed(body: bytes) -> bytes:
     return body + crc32(body).to_bytes(CHECKSUM, "little")
 
 
-def opened(blob: bytes) -> memoryview:
+def opened(blob: Buffer) -> memoryview:
     """What was sealed."""
     body, tail = memoryview(blob)[:-CHECKSUM], blob[-CHECKSUM:]
     if len(tail) < CHECKSUM or crc32(body) != int.from_bytes(tail, "little"):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from efl.errors import WireError
 from efl.layout import Layout
 from efl.wire.context import Context
-from efl.wire.reader import CHECKSUM, Reader, opened, sealed
+from efl.wire.reader import CHECKSUM, Buffer, Reader, opened, sealed
 from efl.wire.sparse import add_at
 
 Vector = NDArray[np.float32]
@@ -136,7 +136,7 @@ def encode(payload: Payload, context: Context) -> bytes:
     return sealed(payload.pack(context))
 
 
-def decode(blob: bytes, context: Context) -> Payload:
+def decode(blob: Buffer, context: Context) -> Payload:
     """The payload in some bytes.
 
     Args:
@@ -163,7 +163,7 @@ def decode(blob: bytes, context: Context) -> Payload:
     return payload
 
 
-def kind_of(blob: bytes) -> type[Payload]:
+def kind_of(blob: Buffer) -> type[Payload]:
     """The kind that an encoded payload claims to be; `WireError` if there is no such kind."""
     if not blob or blob[0] not in _KINDS:
         raise WireError("a payload of no known kind")

@@ -9,6 +9,7 @@ from efl.errors import WireError
 from efl.wire.header import Header
 from efl.wire.limits import Limits
 from efl.wire.message import PERSONAL, Message
+from efl.wire.reader import Buffer
 
 
 class TypedMessage:
@@ -55,11 +56,10 @@ def joined(shared: Mapping[str, bytes], personal: bytes | None) -> Mapping[str, 
     return shared if personal is None else {**shared, PERSONAL: personal}
 
 
-def split(parts: Mapping[str, bytes]) -> tuple[Mapping[str, bytes], bytes | None]:
-    """The inverse of `joined`."""
-    if PERSONAL not in parts:
-        return parts, None
-    return {name: blob for name, blob in parts.items() if name != PERSONAL}, parts.get(PERSONAL)
+def split(parts: Mapping[str, Buffer]) -> tuple[Mapping[str, bytes], bytes | None]:
+    """The inverse of `joined`; a request's parts are kept, and passed on to other processes."""
+    shared = {name: bytes(blob) for name, blob in parts.items()}
+    return shared, shared.pop(PERSONAL, None)
 
 
 def end_without_payloads(header: Header, message: Message) -> None:

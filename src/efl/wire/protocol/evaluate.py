@@ -11,6 +11,7 @@ from efl.wire.header import Header
 from efl.wire.limits import BUFFERS
 from efl.wire.message import Message
 from efl.wire.protocol.base import TypedMessage, end_without_payloads, joined, split
+from efl.wire.reader import Buffer
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class EvaluateRequest(TypedMessage):
 
     round: int
     client: int
-    model: bytes
+    model: Buffer
     shared: Mapping[str, bytes] = field(default_factory=dict)
     personal: bytes | None = None
     personalised: bool = False

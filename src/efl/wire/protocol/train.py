@@ -15,6 +15,7 @@ from efl.wire.header import Header
 from efl.wire.limits import MOST_BROADCASTS
 from efl.wire.message import Message
 from efl.wire.protocol.base import TypedMessage, joined, split
+from efl.wire.reader import Buffer
 
 COARSEST = 63  # quarters of an octave
 NO_ROUND = -1  # stands for the round of something that has not happened yet
@@ -64,7 +65,7 @@ class TrainRequest(TypedMessage):
     start: int | None = None
     shared: Mapping[str, bytes] = field(default_factory=dict)
     personal: bytes | None = None
-    log: Sequence[bytes] = ()
+    log: Sequence[Buffer] = ()
 
     def envelope(self) -> Message:
         """See `TypedMessage`."""
@@ -126,7 +127,7 @@ class TrainReply(TypedMessage):
     client: int
     steps: int = 0
     loss: float = 0.0
-    parts: Mapping[str, bytes] = field(default_factory=dict)
+    parts: Mapping[str, Buffer] = field(default_factory=dict)
     recovered: bool = False
     diverged: bool = False
     needs_model: bool = False
