@@ -9,7 +9,7 @@ import torch
 from assembled import assemble, assembled, intercept
 from torch import nn
 
-from efl import EFL, FedAvg, Fleet
+from efl import EFL, FedAvg, Fleet, train
 from efl.config import parse
 from efl.errors import DivergedError
 from efl.runs.setup import build
@@ -101,6 +101,23 @@ def test_response_rates_are_one_where_everybody_replied_and_learn_otherwise():
     assert (table.response_rates() == 1.0).all()
     table.requests[:], table.replies[:] = 1000, [1000, 500, 100]
     assert np.allclose(table.response_rates(), [1.0, 0.5, 0.1], atol=0.01)
+
+
+def test_who_is_first_heard_of_late_counts_ten_times_at_most():
+    table = ClientTable.of(np.ones(3, dtype=np.int64))
+    table.requests[:], table.replies[:] = 300, [300, 30, 1]
+    assert np.allclose(table.response_rates(), [1.0, 0.1, 0.1], atol=0.01)
+    table.rounds[:], table.available[:] = 300, [300, 150, 1]
+    assert np.allclose(table.availability(), [1.0, 0.5, 0.1], atol=0.01)
+
+
+@pytest.mark.parametrize("selection", ["uniform", "available"])
+def test_phones_that_show_up_after_many_rounds_do_not_undo_training(selection):
+    fleet = Fleet(trace="phones", selection=selection)
+    history = train("digits", algorithm="efl", fleet=fleet, rounds=290, evaluate_every=10).history
+    late = [record["accuracy"] for record in history[190:] if "accuracy" in record]
+    assert len(late) == 10
+    assert min(late) > 0.8  # 0.3 and 0.1 where such a phone counts hundreds of times
 
 
 class Residual(nn.Sequential):

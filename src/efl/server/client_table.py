@@ -14,6 +14,7 @@ from efl.client.state_store import NO_ROUND
 from efl.wire import FIRST
 
 PRIOR = 2.0
+RAREST = 0.1  # a rate; with it no update counts more than ten times what it would from a client that is always there
 MOST_COUNTED = 2.0**62  # samples; a cap beyond is none
 STATE = ("version", "requests", "replies", "accepted", "rounds", "available", "rejected", "trust", "busy")
 FORGETTING = 0.15  # how much the last update counts in what a client is trusted
@@ -75,7 +76,8 @@ class ClientTable:
         """How often each client replies when sampled, from the rounds before this one.
 
         Few observations are drawn towards the rate of all clients, as if each had been seen replying like the average
-        `PRIOR` times more; where everybody always replied this is exactly 1.
+        `PRIOR` times more; where everybody always replied this is exactly 1. Never less than `RAREST`: weights are the
+        inverse, and who is first heard of after hundreds of rounds would count hundreds of times.
         """
         return _rates(self.replies, self.requests)
 
@@ -117,4 +119,4 @@ class ClientTable:
 
 def _rates(hits: NDArray[np.int64], tries: NDArray[np.int64]) -> NDArray[np.float64]:
     overall = (int(hits.sum()) + PRIOR) / (int(tries.sum()) + PRIOR)
-    return (hits + PRIOR * overall) / (tries + PRIOR)
+    return np.maximum((hits + PRIOR * overall) / (tries + PRIOR), RAREST)
