@@ -51,6 +51,7 @@ class EFL(Algorithm):
     Attributes:
         elasticity: λ, the strength of the elastic term.
         bytes: How much may travel: a share of what FedAvg would send, or, above 1, bytes per client and round.
+        spending: Whether later rounds get more of the bytes (``rising``), or all alike (``even``).
         step_up: The lattice's step up, in units of the root mean square of an update's entries; None: as bytes allow.
         step_down: The same for broadcasts.
         rounding: Uploads are rounded ``stochastic``, without bias, or to the ``nearest``, keeping a residual.
@@ -84,6 +85,7 @@ class EFL(Algorithm):
     private_settings, search_space, late_settings, uses_late = PRIVATE, SEARCHED, LATE, True
     elasticity: NonNegative = 0.3
     bytes: str | float = "1/25"
+    spending: Literal["rising", "even"] = "rising"
     step_up: Positive | None = None
     step_down: Positive | None = None
     rounding: Literal["stochastic", "nearest"] = "stochastic"
@@ -133,7 +135,7 @@ class EFL(Algorithm):
     def budget(self) -> Budget | None:
         """What ``bytes`` say, where a lattice can keep to it."""
         up, down = (self.density_up, self.step_up), (self.density_down, self.step_down)
-        return Budget.named(self.bytes) if (None, None) in (up, down) else None
+        return Budget.named(self.bytes, even=self.spending == "even") if (None, None) in (up, down) else None
 
     @property
     def _on_lattice(self) -> bool:

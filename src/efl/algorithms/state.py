@@ -57,6 +57,7 @@ class Budget:
     Attributes:
         share: Of what FedAvg would send in the same rounds.
         per_client: Bytes per sampled client and round, if there is no share.
+        even: Whether all rounds get alike, instead of later ones more.
 
     >>> Budget.named("1/25").allowed(1000, requests=10, complete=5), Budget.named(300).allowed(1000, 10, 5)
     (600.0, 3000.0)
@@ -64,14 +65,15 @@ class Budget:
 
     share: float | None = None
     per_client: float = 0.0
+    even: bool = False
 
     @classmethod
-    def named(cls, budget: str | float) -> Budget:
+    def named(cls, budget: str | float, *, even: bool = False) -> Budget:
         """A share such as ``1/25`` or 0.04, or above 1 a number of bytes; `ValueError` if it is neither."""
         number = float(Fraction(budget))
         if not 0 < number < inf:
             raise ValueError("a budget is more than 0")
-        return cls(number) if number <= 1 else cls(per_client=number)
+        return cls(number, even=even) if number <= 1 else cls(per_client=number, even=even)
 
     def allowed(self, model_bytes: int, requests: int, complete: int) -> float:
         """Bytes of a round with so many clients sampled, of which some did all their steps."""

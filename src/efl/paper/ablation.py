@@ -38,6 +38,7 @@ FIRST = "efl:2021"  # the form in which the paper's own pieces are: ternary tens
 DENSE = {"density_up": 1.0, "density_down": 1.0}
 VARIANTS = (
     Variant("EFL", {}),
+    Variant("even spending", {"spending": "even"}),
     Variant("no memory", {"memory": "off"}),
     Variant("no drift correction", {"drift": "off"}),
     Variant("neither", {"memory": "off", "drift": "off"}),

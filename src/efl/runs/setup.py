@@ -114,6 +114,7 @@ class Setup(ABC):
             self.optimiser,
             self.objective.task.in_nats,
             training.buffer,
+            training.rounds,
         )
 
 

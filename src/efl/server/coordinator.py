@@ -82,7 +82,8 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.plain = self.context = Context(self.model.layout)
         self.parts = upload_parts(self.algorithm)
-        self.byte_control = ByteControl.of(self.algorithm.budget, self.model.n)
+        returning = len(self.table.sizes) / self.training.replies
+        self.byte_control = ByteControl.of(self.algorithm.budget, self.model.n, self.training.rounds, returning)
         self.kinds = {name: part.kind for name, part in self.parts.items()}
         self.message_limits = Limits.of(self.plain.layout, len(self.model.buffers), self.parts)
         self.loss_limit = LossLimit(self.training.loss_in_nats)
@@ -276,7 +277,7 @@ class Coordinator:
     def _control_bytes(self, requests: int, replies: Replies, settings: RoundSettings) -> None:
         complete = sum(steps >= settings.local_steps for steps in replies.steps.values())
         clients = len(self.table.sizes)
-        self.byte_control.note(self.ledger.round, 4 * self.model.n, requests, complete, clients)
+        self.byte_control.note(self.ledger.round, 4 * self.model.n, requests, complete, clients, settings.round)
 
     def _reset_after_rejections(self, used: bool, *, rejected: bool) -> bool:
         """With limits, reset all but the weights after some rounds in which every reply was rejected.

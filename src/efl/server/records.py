@@ -15,7 +15,7 @@ class TrainingSettings:
     """What all rounds have in common: cohort, E, B, η, its schedule, whether that restarts, seed, optimiser.
 
     ``loss_in_nats``: the size of a training loss does not depend on the units of the targets. ``buffer``: the replies
-    with which a round ends; None for those of the whole cohort.
+    with which a round ends; None for those of the whole cohort. ``rounds`` are those planned; 0: nobody knows.
     """
 
     cohort: int
@@ -28,6 +28,7 @@ class TrainingSettings:
     optimiser: Optimiser = PLAIN_SGD
     loss_in_nats: bool = True
     buffer: int | None = None
+    rounds: int = 0
 
     @property
     def replies(self) -> int:
