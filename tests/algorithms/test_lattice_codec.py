@@ -104,6 +104,45 @@ def test_the_control_settles_within_the_budget(delay, usual):
     assert again == control
 
 
+@pytest.mark.parametrize("returning", [1.0, 5.0, 10.0, 100.0])
+@pytest.mark.parametrize("rounds", [2, 7, 100])
+def test_later_rounds_get_more_of_the_same_budget(rounds, returning):
+    control = ByteControl.of(Budget.named("1/25"), 10_000, rounds, returning)
+    shares = [control.spending(round_) for round_ in range(rounds)]
+    assert np.mean(shares) == pytest.approx(1.0)
+    assert np.allclose(np.diff(shares), 2 * (1 - control.early) / (rounds - 1))
+    assert control.early == {1.0: 0.25, 5.0: 0.25, 10.0: 0.625, 100.0: 0.9625}[returning]
+    assert control.octaves == pytest.approx(min(1.5, -np.log2(control.early)))  # as much coarser at first
+    assert control.spending(rounds) == 1.0  # a run that goes on spends evenly
+
+
+def test_who_spends_evenly():
+    even, tiny = Budget.named("1/25", even=True), ByteControl.of(Budget.named("1/25"), 600, rounds=100)
+    assert ByteControl.of(even, 10_000, rounds=100).spending(0) == 1.0
+    assert tiny.spending(0) == 1.0  # all they send matters
+    control = ByteControl.of(Budget.named("1/25"), 10_000, rounds=100)
+    control.load_state_dict({"octaves": 0.5, "sent": 10.0, "allowed": 20.0})  # of a version that knew nothing else
+    assert [control.spending(round_) for round_ in (0, 50, 99)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("delay", [1, 5, 20])
+def test_spending_rises_as_planned(delay):
+    """The same bytes as above: within the budget, with no debt at the end, and twice as many late as early."""
+    rounds = 200
+    control, past, spent = ByteControl.of(Budget.named("1/25"), 10_000, rounds, float(delay)), [], []
+    past = [control.octaves] * delay
+    for round_ in range(rounds):
+        sent = 0.8 * 800_000 / 25 * np.mean([2 ** (-0.8 * octaves) for octaves in past[-delay:]])
+        past.append(control.octaves)
+        control.note({"up": {"update": int(sent)}}, 40_000, 10, 10, 10 * delay, round_)
+        spent.append(sent / (800_000 / 25))
+    assert 0.85 < np.mean(spent) < 1.0
+    assert np.mean(spent[150:]) > (2 if delay <= 5 else 1.1) * np.mean(spent[:50])
+    again = ByteControl.of(control.budget, 10_000, rounds, float(delay))
+    again.load_state_dict(control.state_dict())
+    assert again == control
+
+
 def test_small_cohorts_take_shorter_steps():
     control = ByteControl(Budget.named("1/25"))
     up, down = zip(*(control.coarseness(cohort) for cohort in (100, 10, 5, 2.5, 0.01)), strict=True)

@@ -76,7 +76,7 @@ class ByteControl:
         control = cls(
             budget, start, finest=min(BOUNDS[0], start), rounds=0 if budget.even or start < 0 else rounds, early=early
         )
-        control.octaves -= log2(control.spending(0))
+        control._move(-log2(control.spending(0)))
         return control
 
     def spending(self, round_: int) -> float:
