@@ -57,8 +57,7 @@ class EFL(Algorithm):
         rounding: Uploads are rounded ``stochastic``, without bias, or to the ``nearest``, keeping a residual.
         density_up: The share of entries that an upload keeps as a ternary tensor; 1 sends all, None uses the lattice.
         density_down: The same for broadcasts.
-        memory: Whether both sides remember what clients sent (`Memory`); ``auto``: with the lattice, and where they
-            return at least every twentieth round.
+        memory: Whether both sides remember what was sent; ``auto``: with the lattice, if they return every 20th round.
         drift: Whether clients correct their drift; ``auto``: with the lattice, if they return every fifth round.
         caution: κ of `Caution`, or of weights where they are self-normalised; None for 1 with the lattice, else 0.
         weighting: Incomplete work is scaled by a_E/a_s (``elastic``), by E/s (``C``), not (``B``), or dropped (``A``).
@@ -221,8 +220,7 @@ class EFL(Algorithm):
             return {}
         anchor = torch.where(server.tensors["covered"] > 0, server.tensors["anchor"], server.w)
         moved = anchor - server.w
-        compressed = self.density_down != 1
-        return {"field": self._fields(server.tensors["fisher"][None], moved[None], settings, compressed)[0]}
+        return {"field": self._fields(server.tensors["fisher"][None], moved[None], settings, self.density_down != 1)[0]}
 
     # Client
 

@@ -24,7 +24,7 @@ class Result:
 
     >>> import efl
     >>> efl.train(rounds=2, cohort=3, local_steps=2)
-    Result(efl on digits: 2 rounds, best accuracy 9.6 %, 12 kB up, 1 kB down)
+    Result(efl on digits: 2 rounds, best accuracy 9.9 %, 12 kB up, 1 kB down)
     """
 
     summary: Record
