@@ -111,7 +111,7 @@ def test_later_rounds_get_more_of_the_same_budget(rounds, returning):
     shares = [control.spending(round_) for round_ in range(rounds)]
     assert np.mean(shares) == pytest.approx(1.0)
     assert np.allclose(np.diff(shares), 2 * (1 - control.early) / (rounds - 1))
-    assert control.early == {1.0: 0.25, 5.0: 0.25, 10.0: 0.625, 100.0: 0.9625}[returning]
+    assert control.early == pytest.approx({1.0: 0.4, 5.0: 0.4, 10.0: 0.7, 100.0: 0.97}[returning])
     assert control.octaves == pytest.approx(min(1.5, -np.log2(control.early)))  # as much coarser at first
     assert control.spending(rounds) == 1.0  # a run that goes on spends evenly
 
@@ -137,7 +137,7 @@ def test_spending_rises_as_planned(delay):
         control.note({"up": {"update": int(sent)}}, 40_000, 10, 10, 10 * delay, round_)
         spent.append(sent / (800_000 / 25))
     assert 0.85 < np.mean(spent) < 1.0
-    assert np.mean(spent[150:]) > (2 if delay <= 5 else 1.1) * np.mean(spent[:50])
+    assert np.mean(spent[150:]) > (1.8 if delay <= 5 else 1.1) * np.mean(spent[:50])
     again = ByteControl.of(control.budget, 10_000, rounds, float(delay))
     again.load_state_dict(control.state_dict())
     assert again == control

@@ -35,7 +35,7 @@ BOUNDS = (-1.0, 1.5)  # octaves
 TARGETS = (0.4, 1.2)  # of what a round is allowed, whatever the debt
 CAUTIOUS = 0.93  # of the budget is aimed at
 LEAST = 0.75  # of the budget is left to what can be made coarser
-EARLY = 0.25  # of the usual bytes are for the first round; the last has as many more than usual
+EARLY = 0.4  # of the usual bytes are for the first round; the last has as many more than usual
 RETURNING = 5.0  # rounds; where clients return less often, the first and the last round differ less
 FREE = 512
 MESSAGES = 2.5  # per client and round: an upload, and a broadcast with what was missed before
@@ -84,7 +84,7 @@ class ByteControl:
 
         >>> control = ByteControl.of(Budget(1 / 25), 10_000, rounds=5)
         >>> [round(control.spending(round_), 3) for round_ in range(6)]
-        [0.25, 0.625, 1.0, 1.375, 1.75, 1.0]
+        [0.4, 0.7, 1.0, 1.3, 1.6, 1.0]
         """
         if self.rounds < 2 or round_ >= self.rounds:
             return 1.0
