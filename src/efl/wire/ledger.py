@@ -65,7 +65,7 @@ class Ledger:
         return self.total["down"].total()
 
 
-def kinds_of(parts: Mapping[str, Buffer], kinds: Mapping[str, str]) -> dict[str, int]:
+def kinds_of(parts: Mapping[str, Buffer], kinds: Mapping[str, str]) -> defaultdict[str, int]:
     """What the bytes of a message's parts are for.
 
     Args:
