@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from efl.errors import WireError
 from efl.wire import BroadcastLog, CatchUp, Context, Dense, Lattice, Layout, RankOneFisher, decode, encode
 from efl.wire.payloads.lattice import LARGEST_CODE, total
-from efl.wire.range_coding import PLAIN
+from efl.wire.range_coder import PLAIN
 from efl.wire.reader import opened, sealed
 
 SHAPES = ((30, 20), (30,), (10, 30), (10,))

@@ -67,12 +67,19 @@ class _Int64s(_Array):
     kind = np.dtype(np.int64)
 
 
+class _OptionalInt64s(_Int64s):
+    @classmethod
+    def from_param(cls, array: NDArray[Any] | None) -> Any:
+        """None is NULL."""
+        return None if array is None else super().from_param(array)
+
+
 class _Int32s(_Array):
     kind = np.dtype(np.int32)
 
 
-class _Words(_Array):
-    kind = np.dtype(np.uint32)
+class _Bytes(_Array):
+    kind = np.dtype(np.uint8)
 
 
 def address_of(tensor: Tensor, *kinds: torch.dtype) -> int:
@@ -208,11 +215,6 @@ class Loops:
         self._declare_order(library)
 
     def _declare_numbers(self, library: ctypes.CDLL) -> None:
-        self.encode_numbers = library.efl_encode_numbers
-        self.encode_numbers.argtypes = [_Int64s, _Int32s, _COUNT, _Int64s, _COUNT, _Int64s, _Int64s, _Words]
-        self.encode_numbers.restype = _COUNT
-        self.decode_numbers = library.efl_decode_numbers
-        self.decode_numbers.argtypes = [_Words, _COUNT, _Int64s, _COUNT, *[_Int64s] * 2, _COUNT, _Int64s, _Int32s]
         self.squares = library.efl_squares
         self.squares.argtypes, self.squares.restype = [_Float32s, _COUNT], ctypes.c_double
         self.round_down = library.efl_round_down
@@ -235,5 +237,12 @@ class Loops:
         order = ctypes.POINTER(Order)
         self.places, self.positions = library.efl_places, library.efl_positions
         self.places.argtypes = self.positions.argtypes = [order, _Int64s, _COUNT, _Int32s]
+        self.room_for_codes = library.efl_room_for_codes
+        self.room_for_codes.argtypes, self.room_for_codes.restype = [_COUNT, _COUNT, _COUNT], _COUNT
+        self.write_codes, self.read_codes = library.efl_write_codes, library.efl_read_codes
+        self.write_codes.argtypes = [_Int64s, _Int32s, _OptionalInt64s, _COUNT, _Int64s, _COUNT, _Bytes]
+        into: list[_Argument] = [_Int64s, _Int32s, ctypes.POINTER(_COUNT)]
+        self.read_codes.argtypes = [order, _Bytes, _COUNT, _Int64s, _COUNT, _FLAG, *into]
+        self.write_codes.restype = self.read_codes.restype = _COUNT
         self.placed, self.located = library.efl_placed, library.efl_located
         self.placed.argtypes = self.located.argtypes = [order, _Int64s, _COUNT, *[_Int64s] * 2]

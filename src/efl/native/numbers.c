@@ -3,13 +3,10 @@
  * The coder is constriction's (words of 32 bits, a state of 64), and so is the way in which probabilities become whole
  * numbers. This is compiled so that a product and a sum stay two operations.
  */
-#include <stdint.h>
+#include "numbers.h"
 
 #define PRECISION 24          /* bits of a probability */
-#define LONGEST 1024          /* gaps in a table, as in wire/range_coder.py; so are the three that follow */
-#define TAIL 12
-#define PLAIN 16
-#define SYMBOLS 43
+#define TAIL 12               /* as in wire/range_coder.py */
 #define BUCKETS 256           /* of a table, in which a quantile is looked up */
 #define NEAR 6                /* gaps that are looked for first where half of all are smaller */
 #define LAST (1ULL << 32)     /* what a range must not fall below */
@@ -132,10 +129,6 @@ static Writer put_symbols(Writer writer, const Table *table, const int32_t *magn
     return writer;
 }
 
-/* Write ``count`` places, increasing, in classes between bounds, and as many magnitudes.
- *
- * ``taken`` (classes) becomes how many places are in each class, ``occur`` (SYMBOLS) how often each symbol occurs.
- * Returns how many words there are. */
 int64_t efl_encode_numbers(const int64_t *places, const int32_t *magnitudes, int64_t count, const int64_t *bounds,
                            int64_t classes, int64_t *restrict taken, int64_t *restrict occur, uint32_t *words) {
     Writer writer = {.range = UINT64_MAX, .out = words};
@@ -231,7 +224,6 @@ static int get_symbols(Reader reader, const Table *table, int64_t count, int32_t
     return 1;
 }
 
-/* Read what efl_encode_numbers wrote, magnitudes as symbols; 0, if it did not write this. */
 int32_t efl_decode_numbers(const uint32_t *words, int64_t length, const int64_t *bounds, int64_t classes,
                            const int64_t *taken, const int64_t *occur, int64_t symbols, int64_t *places,
                            int32_t *found) {

@@ -52,6 +52,11 @@ class CoordinateOrder(Protocol):
         """Where classes begin and end."""
         ...
 
+    @property
+    def tables(self) -> Order | None:
+        """What compiled code goes by; None where nothing moves, or numbers of 32 bits are too few."""
+        ...
+
     def place(self, positions: Whole) -> Whole:
         """The places of increasing positions."""
         ...
@@ -75,6 +80,7 @@ class ByTensor:
 
     layout: Layout
     moves: ClassVar[bool] = False
+    tables: ClassVar[None] = None
 
     @cached_property
     def bounds(self) -> Whole:
@@ -150,7 +156,7 @@ class ByField:
 
     def place(self, positions: Whole) -> Whole:
         """Tensor by tensor: cell, then row and column within the cell."""
-        loops, tables = loaded(), self._tables
+        loops, tables = loaded(), self.tables
         if loops is not None and tables is not None:
             found = np.empty(len(positions), np.int32)
             return _done(loops.places(tables, positions, len(positions), found), found.astype(np.int64))
@@ -175,7 +181,7 @@ class ByField:
 
     def position(self, places: Whole) -> Whole:
         """Cell by cell in the order of places, then back to row and column."""
-        loops, tables = loaded(), self._tables
+        loops, tables = loaded(), self.tables
         if loops is not None and tables is not None:
             found = np.empty(len(places), np.int32)
             return _done(loops.positions(tables, places, len(places), found), found.astype(np.int64))
@@ -186,7 +192,7 @@ class ByField:
 
     def placed(self, positions: Whole) -> tuple[Whole, Whole]:
         """The places in order, in one go where compiled code is at hand."""
-        loops, tables = loaded(), self._tables
+        loops, tables = loaded(), self.tables
         if loops is None or tables is None:
             return in_order(self.place(positions))
         found = np.empty_like(positions), np.empty_like(positions)
@@ -194,7 +200,7 @@ class ByField:
 
     def located(self, places: Whole) -> tuple[Whole, Whole]:
         """The positions in order, likewise."""
-        loops, tables = loaded(), self._tables
+        loops, tables = loaded(), self.tables
         if loops is None or tables is None:
             return in_order(self.position(places))
         found = np.empty_like(places), np.empty_like(places)
@@ -213,7 +219,7 @@ class ByField:
         return position
 
     @cached_property
-    def _tables(self) -> Order | None:
+    def tables(self) -> Order | None:
         """As compiled code takes it; None where numbers of 32 bits are too few."""
         cells, sides, blocks = self._cells, self._sides, self.layout.blocks
         if cells.width.dtype != np.int32:

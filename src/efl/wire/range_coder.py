@@ -1,8 +1,7 @@
-"""A range coder (Martin 1979) for places and magnitudes: that of the `constriction` library, or the same in C.
+"""A range coder (Martin 1979) for places and magnitudes: that of the `constriction` library.
 
 Both sides make the tables of probabilities from the same whole numbers, by nothing but products and quotients of IEEE
-doubles, so they agree on every machine. Where compiled code is at hand (`native/numbers.c`) it does the same, bit for
-bit, in one call instead of several for each class.
+doubles, so they agree on every machine; compiled code (`native/numbers.c`) does the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from constriction import stream
 from numpy.typing import NDArray
 
 from efl.errors import WireError
-from efl.native import Loops, loaded
 
 Whole = NDArray[np.int64]
 Magnitudes = NDArray[np.int32]
@@ -38,9 +36,6 @@ class Coded:
 
 def encoded(places: Whole, magnitudes: Magnitudes, bounds: Whole) -> Coded:
     """Increasing places, in classes as in `pack_places`, and the symbol of a magnitude for each."""
-    loops = loaded()
-    if loops is not None:
-        return _encoded_in_c(loops, places, magnitudes, bounds)
     coder = stream.queue.RangeEncoder()
     stops = np.searchsorted(places, bounds)
     for (start, stop), (first, end) in zip(pairwise(stops.tolist()), pairwise(bounds.tolist()), strict=True):
@@ -53,29 +48,14 @@ def encoded(places: Whole, magnitudes: Magnitudes, bounds: Whole) -> Coded:
     return Coded(np.diff(stops), occur, coder.get_compressed())
 
 
-def _encoded_in_c(loops: Loops, places: Whole, magnitudes: Magnitudes, bounds: Whole) -> Coded:
-    count, classes = len(places), len(bounds) - 1
-    taken, occur = np.empty(classes, np.int64), np.empty(SYMBOLS, np.int64)
-    # A gap or a magnitude takes 24 bits at most, and gaps beyond a table are few.
-    words = np.empty(3 * count + int(bounds[-1]) // LONGEST_TABLE + classes + 8, np.uint32)
-    length = loops.encode_numbers(places, magnitudes, count, bounds, classes, taken, occur, words)
-    return Coded(taken, occur[: 1 + int(np.flatnonzero(occur)[-1]) if count else 0], words[:length])
-
-
 def decoded(coded: Coded, bounds: Whole) -> tuple[Whole, Magnitudes]:
     """The places, and the symbol of a magnitude for each; `WireError` if these are not what was encoded."""
-    loops, total = loaded(), int(coded.taken.sum())
-    if loops is None:
-        coder = stream.queue.RangeDecoder(coded.words)
-        sizes, firsts = np.diff(bounds).tolist(), bounds.tolist()
-        classes = zip(coded.taken.tolist(), sizes, firsts[:-1], strict=True)
-        found = [first + _places(coder, count, size) for count, size, first in classes if count]
-        return np.concatenate([np.empty(0, np.int64), *found]), _symbols(coder, coded.occur, total)
-    places, symbols = np.empty(total, np.int64), np.empty(total, np.int32)
-    head = (coded.words, len(coded.words), bounds, len(coded.taken), coded.taken)
-    if not loops.decode_numbers(*head, coded.occur, len(coded.occur), places, symbols):
-        raise WireError("numbers that nobody encodes")
-    return places, symbols
+    coder = stream.queue.RangeDecoder(coded.words)
+    sizes, firsts = np.diff(bounds).tolist(), bounds.tolist()
+    classes = zip(coded.taken.tolist(), sizes, firsts[:-1], strict=True)
+    found = [first + _places(coder, count, size) for count, size, first in classes if count]
+    places = np.concatenate([np.empty(0, np.int64), *found])
+    return places, _symbols(coder, coded.occur, len(places))
 
 
 def symbols_of(magnitudes: Magnitudes) -> Magnitudes:

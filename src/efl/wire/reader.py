@@ -41,6 +41,10 @@ class Reader:
         self.at += count
         return self.data[self.at - count : self.at]
 
+    def rest(self) -> NDArray[np.uint8]:
+        """All bytes that are left, which stay to be read."""
+        return np.frombuffer(self.data, dtype=np.uint8)[self.at :]
+
     def floats(self, count: int) -> NDArray[np.float32]:
         """The next ``count`` float32, little end first, all finite."""
         values = self.array(count, "<f4").astype(np.float32)

@@ -60,10 +60,13 @@ def steps_under_pull(
         worth = _gathered(strength, int(steps_done.max()), kind, optimiser)
         return torch.stack([worth[done] for done in steps_done.tolist()]).float()
     rate = torch.log1p(strength) if kind == "implicit" else -torch.log1p(-strength.clamp(max=1 - 1e-9))
-    progress = [
-        torch.where(strength > 0, -torch.expm1(-done * rate) / strength, float(done)) for done in steps_done.tolist()
-    ]  # row by row: within a matrix, the last bits would depend on who works beside whom
-    return torch.stack(progress).float()
+    every = steps_done.tolist()
+    # One after the other: within a matrix, the last bits would depend on who works beside whom.
+    progress = {
+        done: torch.where(strength > 0, -torch.expm1(-done * rate) / strength, float(done)).float()
+        for done in set(every)
+    }
+    return torch.stack([progress[done] for done in every])
 
 
 def completion_scale(

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from efl.errors import WireError
 from efl.layout import Layout
+from efl.wire.code_bytes import code_bytes, most_code_bytes, read_codes
 from efl.wire.context import Context, cheapest_order, scheme
 from efl.wire.coordinate_order import CLASSES
 from efl.wire.payloads.registry import Positions, SparseIncrement, Vector, register
-from efl.wire.range_coding import most_number_bytes, number_bytes, read_numbers
 from efl.wire.reader import Reader
 from efl.wire.sparse import add_codes, non_zeros
 
@@ -57,9 +57,8 @@ class Lattice(SparseIncrement):
     def pack(self, context: Context) -> bytes:
         """The step, positions in the order that makes them shortest, magnitudes in that order, signs."""
         number, bounds, places, order = cheapest_order(self.positions, context, CLASS_BITS)
-        numbers = number_bytes(places, np.abs(self.codes[order]) - 1, bounds)
-        signs = np.packbits(self.codes > 0).tobytes()
-        return b"".join([bytes([LATTICE, number]), _STEP.pack(self.step), numbers, signs])
+        head = bytes([LATTICE, number]) + _STEP.pack(self.step)
+        return head + code_bytes(self.codes, places, order, bounds)
 
     @classmethod
     def unpack(cls, kind: int, reader: Reader, context: Context) -> Self:
@@ -68,22 +67,12 @@ class Lattice(SparseIncrement):
         (step,) = _STEP.unpack(reader.bytes(_STEP.size))
         if not 0 < step <= LARGEST_STEP:
             raise WireError("a step out of range")
-        places, magnitudes = read_numbers(reader, bounds)
-        if len(magnitudes) and magnitudes.max() >= LARGEST_CODE:
-            raise WireError("a code out of range")
-        positions, back = order.located(places)
-        magnitudes = magnitudes[back]
-        count = len(positions)
-        signs = np.unpackbits(reader.array(-(-count // 8)), count=count).astype(np.int32)  # 1 or 0
-        signs *= 2
-        signs -= 1
-        signs *= magnitudes + 1
-        return cls(context.layout, positions, signs, step)
+        return cls(context.layout, *read_codes(reader, order, bounds, LARGEST_CODE), step)
 
     @classmethod
     def most_bytes(cls, layout: Layout) -> int:
         """Magnitudes may be anything."""
-        return 2 + _STEP.size + most_number_bytes(layout.n, CLASSES * len(layout.blocks)) + -(-layout.n // 8)
+        return 2 + _STEP.size + most_code_bytes(layout.n, CLASSES * len(layout.blocks))
 
 
 def total(increments: Sequence[Lattice], layout: Layout) -> Lattice:
