@@ -57,6 +57,8 @@ DIGITS, MNIST, EMNIST = Task((1, 8, 8), 10), Task((1, 28, 28), 10), Task((1, 28,
         ("cnn", DIGITS, 13_706),
         ("cnn", MNIST, 105_866),
         ("cnn_large", MNIST, 1_663_370),  # as in McMahan et al. 2017
+        ("lenet", Task((3, 32, 32), 100), 4_864 + 102_464 + 1600 * 384 + 384 + 384 * 192 + 192 + 192 * 100 + 100),
+        ("cnn_unpadded", Task((3, 32, 32), 100), 2_432 + 51_264 + 1600 * 512 + 512 + 512 * 100 + 100),
         ("vgg11", Task((3, 32, 32), 10), 865_482),  # as in Sattler et al. 2019
         ("vgg11", Task((3, 32, 32), 100), 877_092),
         ("resnet50", EMNIST, 23_626_238),

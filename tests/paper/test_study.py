@@ -1,5 +1,6 @@
 """Studies: what the search finds on held-out data is tested, and what is done is not done again."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ pytest.importorskip("optuna")
 from efl import Federation, UserError, load
 from efl.algorithms.search import Choice
 from efl.config import parse
+from efl.paper import published
 from efl.paper import study as study_module
 from efl.paper.data import DATA, setting
 from efl.paper.figures import FIGURES, write
@@ -169,7 +171,8 @@ def test_a_damaged_line_is_named(tmp_path):
 
 @pytest.mark.parametrize("scale", list(DATA))
 def test_every_experiment_of_the_paper_can_be_parsed(scale):
-    studies = [table3(scale), *(make(scale).study for make in FIGURES.values())]
+    others = (published.table(name, scale).study for name in ("fedsmu", "pfllib"))
+    studies = [table3(scale), *(make(scale).study for make in FIGURES.values()), *others]
     for study in studies:
         assert len({one.name for one in study.settings}) == len(study.settings)
         for one in study.settings:
@@ -206,6 +209,23 @@ def test_tables_and_panels_show_what_was_found(tmp_path):
     (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
     assert "| λ = 0 | – |" in write(figure, Results(tmp_path / "results.jsonl"), tmp_path)
     assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", ["fedsmu", "pfllib"])
+def test_what_others_published_stands_beside_what_was_found(tmp_path, name):
+    plan = published.table(name, "smoke")
+    one = plan.study.settings[0].changed(["training.rounds=2", "training.evaluate_every=1", "training.local_steps=2"])
+    row = plan.study.methods[1]
+    study = Study(plan.study.name, [one], [row])
+    found = quickly(study, tmp_path)
+    table = published.write(dataclasses.replace(plan, study=study), found, tmp_path)
+    (line,) = found.final(one.name, row.name)
+    ours, theirs = line["summary"][plan.key], plan.said[one.name][row.name]
+    assert f"| {row.name} | {100 * ours:.2f} | {theirs:.2f} |" in table
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    settings = published.table(name, "full").study.settings
+    sizes = [(two.tables["federation"]["clients"], two.tables["training"]["cohort"]) for two in settings]
+    assert sizes == {"fedsmu": [(50, 10), (200, 10)], "pfllib": [(20, 20)]}[name]
 
 
 def test_tuning_never_sees_test_data():

@@ -188,6 +188,29 @@ _figure("figure2", "What the elastic term brings: no elasticity against the best
 _figure("figure3", "Few clients per round: EFL against FedAvg.")
 
 
+@app.command()
+def published(
+    table: Annotated[
+        Literal["fedsmu", "pfllib"],
+        typer.Argument(help="fedsmu: LeNet on CIFAR-100, global models; pfllib: a cnn on it, personalised models."),
+    ],
+    scale: StudyScaleOption = "small",
+    methods: MethodsOption = None,
+    seeds: StudySeedsOption = None,
+    trials: TrialsOption = None,
+    set_: SetOption = None,
+    out: OutOption = None,
+    workers: WorkersOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Tables that others published, in their settings, their figures beside ours."""
+    from efl.paper import published as tables
+
+    plan = tables.table(table, scale)
+    plan = replace(plan, study=_restricted(plan.study, methods, seeds, trials, set_))
+    _build_up(plan.study, scale, out, workers, quiet, lambda results, where: tables.write(plan, results, where))
+
+
 def _named(option: str, said: str | None, known: Sequence[str]) -> Sequence[str]:
     """The names chosen, in the order of the paper."""
     chosen = [name.strip() for name in said.split(",")] if said else list(known)

@@ -131,15 +131,20 @@ def _study(name: str, scale: ScaleName, settings: Sequence[Setting], methods: Se
     return Study(name, settings, methods, seeds, effort)
 
 
-def write(figure: Figure, results: Results, out: Path) -> str:
-    """figure.png, and the best accuracies as table.md and table.tex; returns the former."""
-    study = figure.study
+def draw(figure: Figure, results: Results, out: Path) -> None:
+    """figure.png."""
     panels = [
-        Panel(one.name, shown.over, shown.label, _curves(study, results, one.name, shown))
+        Panel(one.name, shown.over, shown.label, _curves(figure.study, results, one.name, shown))
         for shown in figure.shown
-        for one in study.settings
+        for one in figure.study.settings
     ]
     draw_panels(panels, out / "figure.png", figure.columns)
+
+
+def write(figure: Figure, results: Results, out: Path) -> str:
+    """figure.png, and the best accuracies as table.md and table.tex; returns the former."""
+    draw(figure, results, out)
+    study = figure.study
     header = ["", *(one.name for one in study.settings)]
     runs = {(m.name, s.name): results.final(s.name, m.name) for m in study.methods for s in study.settings}
     winners = {
