@@ -26,6 +26,7 @@ from efl.paper.study import Method, Setting, Study
 from efl.track.tables import markdown
 from efl.track.text import bytes_text
 from efl.tune.search import Effort
+from efl.tune.space import Space
 
 TableName = Literal["fedsmu", "pfllib"]
 SIZES: Mapping[ScaleName, tuple[int, Effort]] = {
@@ -40,7 +41,7 @@ ROUNDS: Mapping[ScaleName, Mapping[TableName, int]] = {
     "medium": {"fedsmu": 60, "pfllib": 60},
     "full": {"fedsmu": 6000, "pfllib": 2000},
 }
-RATES = {"training.learning_rate": Choice((0.1, 0.03, 0.01))}
+RATES: Space = {"training.learning_rate": Choice((0.1, 0.03, 0.01))}
 
 
 @dataclass(frozen=True)
