@@ -35,7 +35,7 @@ from efl.rng import Purpose, torch_seed
 
 NODES, COHORT = 10, 5
 HOSTILE, STOPPED, FULL, FLAPPING = 0, 1, 2, (3, 4, 5)
-UP, DOWN = (20.0, 60.0), (5.0, 40.0)  # seconds that flapping nodes are there, and away
+UP, DOWN = (2.0, 5.0), (0.5, 2.0)  # deadlines that flapping nodes are there, and away
 MANAGED = 2.0  # seconds after which a service manager starts again what has ended
 PARTITION = "classes:5"
 MISSING = (HOSTILE, STOPPED, FULL)  # clients of which hardly anything comes
@@ -116,7 +116,7 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
         client_app = app / "federated" / "client_app.py"
         client_app.write_text(LIES + client_app.read_text())
         began = time.monotonic()
-        with LocalNetwork(Path(folder) / "network") as nodes, Chaos(nodes, full, out / "metrics.jsonl") as chaos:
+        with LocalNetwork(Path(folder) / "network") as nodes, Chaos(nodes, full, out / "metrics.jsonl", deadline) as chaos:
             Supervisor(nodes, app, say).serve()
         seconds = time.monotonic() - began
         history = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -146,10 +146,11 @@ class Chaos:
         network: The network.
         full: A disk that is full.
         metrics: The file that has a line for each round.
+        deadline: How many seconds a round lasts at most; a node that starts needs some of them before it can work.
     """
 
-    def __init__(self, network: LocalNetwork, full: Path, metrics: Path) -> None:
-        self.network, self.full, self.metrics, self.flaps = network, full, metrics, 0
+    def __init__(self, network: LocalNetwork, full: Path, metrics: Path, deadline: float) -> None:
+        self.network, self.full, self.metrics, self.deadline, self.flaps = network, full, metrics, deadline, 0
         self._over, self._random = threading.Event(), Random(0)
         self._thread = threading.Thread(target=self._disturb, daemon=True)
 
@@ -172,19 +173,22 @@ class Chaos:
             self.network.start_node(client, state=self.full if client == FULL else None)
         while not (self.metrics.exists() and self.metrics.stat().st_size) and not self._over.wait(MANAGED):
             self.network.revive()
-        turns = {client: time.monotonic() + self._random.uniform(*UP) for client in FLAPPING}
+        turns = {client: time.monotonic() + self._seconds(UP) for client in FLAPPING}
         away: set[int] = set()
-        stopping = time.monotonic() + UP[1]
+        stopping = time.monotonic() + UP[0] * self.deadline
         while not self._over.wait(MANAGED):
             now = time.monotonic()
             for client in FLAPPING:
                 if now >= turns[client]:
                     self._flap(client, away)
-                    turns[client] = now + self._random.uniform(*(DOWN if client in away else UP))
+                    turns[client] = now + self._seconds(DOWN if client in away else UP)
             if now >= stopping:
                 self._signal(STOPPED, signal.SIGSTOP)
                 stopping = float("inf")
             self.network.revive(except_for={f"client-{client}" for client in away})
+
+    def _seconds(self, deadlines: tuple[float, float]) -> float:
+        return self.deadline * self._random.uniform(*deadlines)
 
     def _flap(self, client: int, away: set[int]) -> None:
         """A node goes away, killed or asked to; or it may come back."""
