@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -116,7 +117,8 @@ def measure(rounds: int, deadline: float, say: Callable[[str], None]) -> Outcome
         client_app = app / "federated" / "client_app.py"
         client_app.write_text(LIES + client_app.read_text())
         began = time.monotonic()
-        with LocalNetwork(Path(folder) / "network") as nodes, Chaos(nodes, full, out / "metrics.jsonl", deadline) as chaos:
+        disturbed_by = partial(Chaos, full=full, metrics=out / "metrics.jsonl", deadline=deadline)
+        with LocalNetwork(Path(folder) / "network") as nodes, disturbed_by(nodes) as chaos:
             Supervisor(nodes, app, say).serve()
         seconds = time.monotonic() - began
         history = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

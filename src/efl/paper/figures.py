@@ -14,7 +14,7 @@ from efl.paper.results import Results, latex, spread, values_of
 from efl.paper.statistics import bold, clear_winner
 from efl.paper.study import Method, Setting, Study
 from efl.runs.directory import Record
-from efl.track.figures import COLOURS, Panel, Series
+from efl.track.figures import BYTES, COLOURS, Panel, Series
 from efl.track.plots import draw_panels
 from efl.track.tables import markdown
 from efl.tune.search import Effort
@@ -178,8 +178,12 @@ def _curves(study: Study, results: Results, setting_name: str, shown: Shown) -> 
             continue
         training = records[0]["experiment"]["training"]
         a_round = training["cohort"] * training["local_steps"] * method.gradients if shown.over == GRADIENTS else 1
-        rounds = [a_round * (point["round"] + 1) for point in runs[0] if point[shown.key] is not None]
-        x, y = np.array(rounds[:length], dtype=np.float64), np.array([values[:length] for values in points])
+        known = [[point for point in run if point[shown.key] is not None][:length] for run in runs]
+        if shown.over == BYTES:
+            x = np.mean([[point["sent_up"] + point["sent_down"] for point in run] for run in known], axis=0)
+        else:
+            x = np.array([a_round * (point["round"] + 1) for point in known[0]], dtype=np.float64)
+        y = np.array([values[:length] for values in points])
         low, high = (y.min(0), y.max(0)) if len(y) > 1 else (None, None)
         curves.append(Series(method.name, x, y.mean(0), low, high, colour=COLOURS[number]))
     return curves

@@ -9,15 +9,18 @@ that of clients with slow links (`efl.paper.timing`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 from efl.paper.data import ScaleName, setting
+from efl.paper.figures import Figure, Shown, draw
 from efl.paper.results import Results, latex, spread, values_of
 from efl.paper.statistics import bold, clear_winner, difference, difference_text
 from efl.paper.study import Method, Study
 from efl.paper.timing import Reached, Speed, Speeds, reached
 from efl.runs.directory import Record
+from efl.track.figures import BYTES
 from efl.track.tables import markdown
 from efl.track.text import bytes_text, duration, percent
 from efl.tune.search import Effort
@@ -69,7 +72,7 @@ def study(
 
 
 def write(plan: Study, results: Results, out: Path) -> str:
-    """table.md and table.tex, differences.md and differences.tex; returns both tables in Markdown."""
+    """figure.png, table.md and table.tex, differences.md and differences.tex; returns both tables in Markdown."""
     speeds = Speeds(out / "speed.json")
     texts, tex = [], []
     for one in plan.settings:
@@ -77,6 +80,9 @@ def write(plan: Study, results: Results, out: Path) -> str:
         header, rows = setting_table(plan, results, one.name, speed)
         texts.append(f"## {one.name}\n\n{markdown(header, rows)}")
         tex.append(latex(header, rows, f"{one.name}: best mean test accuracy in percent, and what it costs"))
+    drawn = replace(plan, methods=[method for method in plan.methods if method.name not in NO_GLOBAL_MODEL])
+    shown = (Shown("accuracy", "mean accuracy"), Shown("accuracy", "mean accuracy", BYTES))
+    draw(Figure(drawn, shown, len(plan.settings)), results, out)
     header, rows = difference_table(plan, results)
     (out / "table.md").write_text("\n".join(texts))
     (out / "table.tex").write_text("\n\n".join(tex) + "\n")

@@ -25,6 +25,8 @@ COLOURS = (
     "#332288", "#882255", "#999933", "#44AA99", "#CC6677", "#AA4499", "#117733", "#777777",
 )  # fmt: skip
 
+BYTES = "bytes, up and down"  # an axis
+
 
 @dataclass(frozen=True, eq=False)
 class Series:
@@ -89,7 +91,7 @@ def curve_panels(groups: Mapping[str, Sequence[Sequence[Record]]]) -> list[Panel
 
     ``groups`` has the histories of every label's seeds.
     """
-    axes = [("rounds", "round"), ("bytes", "bytes, up and down, MB")]
+    axes = [("rounds", "round"), ("bytes", BYTES)]
     if any("simulated_seconds" in run[-1] for histories in groups.values() for run in histories if run):
         axes.append(("simulated time", "hours"))
     panels: list[Panel] = []
@@ -146,6 +148,6 @@ def _curve(history: Sequence[Record], key: str, over: str) -> dict[int, tuple[fl
         total += record["bytes_up"] + record["bytes_down"]
         if record.get(key) is not None:
             simulated = record.get("simulated_seconds", 0.0) / 3600
-            x = {"rounds": record["round"] + 1, "bytes": total / 1e6, "simulated time": simulated}[over]
+            x = {"rounds": record["round"] + 1, "bytes": total, "simulated time": simulated}[over]
             points[record["round"]] = (x, record[key])
     return points

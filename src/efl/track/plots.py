@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from efl.track.canvas import panels_with_legend, save, style
-from efl.track.figures import COLOURS, Panel, Participation, Stack
+from efl.track.figures import BYTES, COLOURS, Panel, Participation, Stack
 from efl.wire.ledger import KINDS
 
 SILENT = "#C8553D"
@@ -56,6 +56,8 @@ def _draw(axis: Axes, panel: Panel) -> None:
         axis.set_xscale("log")
     elif panel.x_label == "round":
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if panel.x_label == BYTES:
+        axis.xaxis.set_major_formatter(EngFormatter("B"))
     axis.title.set_fontsize(10)
 
 
