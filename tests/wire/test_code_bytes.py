@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -134,6 +135,18 @@ def test_counts_that_cannot_be(compiled: Loops, counts: list[int]) -> None:
     for kind in (None, compiled):
         with using(kind):
             assert read(varints(counts) + bytes(8), Classes(np.array([0, 10]))) is None
+
+
+def test_few_bytes_never_make_long_vectors(compiled: Loops) -> None:
+    """Such as say that every place is taken, by codes that are all alike: nothing of them would have to be sent."""
+    n = 10**7
+    claim = varints([n, 1, n, 0]) + bytes(100)
+    for kind in (None, compiled):
+        tracemalloc.start()
+        with using(kind):
+            assert read(claim, Classes(np.array([0, n]))) is None
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+        tracemalloc.stop()
 
 
 def test_a_symbol_that_occurs_never_is_no_table(compiled: Loops) -> None:

@@ -127,7 +127,8 @@ typedef struct {
     uint32_t *words;
 } Parsed;
 
-/* Parse it; 0, if it cannot be right. Words are as many as there are bytes for. */
+/* Parse it; 0, if it cannot be right: then before anything is made that is longer than a few times the bytes, for
+ * every code has a sign. */
 static int parse(Bytes *bytes, const int64_t *bounds, int64_t classes, Parsed *parsed) {
     for (int64_t class = 0; class < classes; class++) {
         parsed->taken[class] = get_varint(bytes);
@@ -144,6 +145,7 @@ static int parse(Bytes *bytes, const int64_t *bounds, int64_t classes, Parsed *p
     }
     parsed->length = get_varint(bytes);
     if (left || parsed->length < 0 || parsed->length > (bytes->end - bytes->at) / 4) return 0;
+    if (parsed->count > 8 * (bytes->end - bytes->at - 4 * parsed->length)) return 0;
     parsed->words = malloc((size_t)parsed->length * sizeof *parsed->words + 1);
     if (!parsed->words) return 0;
     for (int64_t i = 0; i < parsed->length; i++, bytes->at += 4)
@@ -183,8 +185,9 @@ static int below(const int32_t *magnitudes, int64_t count, int32_t most) {
 }
 
 /* Read what efl_write_codes wrote: the positions of increasing places by ``order``, or the places themselves, and
- * codes smaller than ``most`` in magnitude there; both have room for all places there are. ``used`` becomes how many of
- * the bytes that is. Returns how many codes there are; -1, if it did not write this, or memory is short. */
+ * codes smaller than ``most`` in magnitude there; both have room for as many as there are bits, or places. ``used``
+ * becomes how many of the bytes that is. Returns how many codes there are; -1, if it did not write this, or memory is
+ * short. */
 int64_t efl_read_codes(const Order *order, const uint8_t *data, int64_t length, const int64_t *bounds, int64_t classes,
                        int32_t most, int64_t *positions, int32_t *codes, int64_t *used) {
     Bytes bytes = {data, data + length};

@@ -54,7 +54,8 @@ def read_codes(reader: Reader, order: CoordinateOrder, bounds: Whole, most: int)
     """Increasing positions, and a code of a magnitude up to ``most`` for each, as `code_bytes` wrote them.
 
     Raises:
-        WireError: They are something else; found out before anything longer than the classes is made.
+        WireError: They are something else; found out before anything is made that is longer than the classes, or than a
+            few numbers for every bit: each code has a sign.
     """
     loops = loaded()
     if loops is not None and (order.tables is not None or not order.moves):
@@ -73,7 +74,8 @@ def read_codes(reader: Reader, order: CoordinateOrder, bounds: Whole, most: int)
 
 def _read_in_c(loops: Loops, reader: Reader, order: CoordinateOrder, bounds: Whole, most: int) -> tuple[Whole, Codes]:
     data, used, n = reader.rest(), c_int64(), int(bounds[-1])
-    positions, codes = np.empty(n, np.int64), np.empty(n, np.int32)
+    room = min(n, 8 * len(data))
+    positions, codes = np.empty(room, np.int64), np.empty(room, np.int32)
     head = order.tables, data, len(data), bounds, len(bounds) - 1
     count = loops.read_codes(*head, most, positions, codes, byref(used))
     if count < 0:
@@ -94,6 +96,8 @@ def _read_numbers(reader: Reader, bounds: Whole) -> tuple[Whole, Magnitudes]:
         raise WireError("not one magnitude for each place")
     (length,) = reader.varints(1)
     words = reader.array(length, "<u4").astype(np.uint32)
+    if taken.sum() > 8 * len(reader.rest()):
+        raise WireError("fewer signs than codes")
     places, found = decoded(Coded(taken, occur, words), bounds)
     return places, found if symbols <= PLAIN else _with_low_bits(found, symbols, reader)
 
