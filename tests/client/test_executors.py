@@ -93,6 +93,45 @@ def test_an_error_in_a_worker_is_the_users_to_see(digits):
     assert run.coordinator.transport.host._executor is None
 
 
+class OddError(Exception):
+    """Cannot be made again from what it says."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def odd(worker, job):
+    if job == "local":
+
+        class LocalError(Exception):
+            pass
+
+        raise LocalError("nobody else knows me")
+    raise OddError("this", "that")
+
+
+@pytest.mark.parametrize(("job", "said"), [("odd", "OddError: this and that"), ("local", "LocalError: nobody else")])
+def test_errors_that_cannot_be_sent_are_told(digits, job, said):
+    with closing(executor_of(digits)) as executor:
+        with pytest.raises(RuntimeError, match=said):
+            executor.map(odd, [job])
+        assert executor.deaths == 0
+
+
+def slow_or_wrong(worker, job):
+    if job == 0:
+        raise ValueError("wrong")
+    time.sleep(0.2)
+    return job
+
+
+def test_what_was_under_way_when_an_error_came_is_not_taken_for_later_results(digits):
+    with closing(executor_of(digits)) as executor:
+        with pytest.raises(ValueError, match="wrong"):
+            executor.map(slow_or_wrong, list(range(6)))
+        assert executor.map(slow_or_wrong, [11, 12, 13, 14]) == [11, 12, 13, 14]
+
+
 def test_a_job_that_always_kills_its_worker_ends_the_run(digits, monkeypatch):
     monkeypatch.setattr("efl.client.executors.MAX_DEATHS", 3)
     run = run_of(digits, 2)

@@ -108,6 +108,7 @@ class ProcessExecutor:
 
     def map(self, function: Callable[[Worker, J], T], jobs: Sequence[J]) -> Iterable[T]:
         """The next job to the process with the fewest."""
+        self._renew_unfinished()
         results: dict[int, T] = {}
         waiting = deque(range(len(jobs)))
         while len(results) < len(jobs):
@@ -127,6 +128,12 @@ class ProcessExecutor:
                     raise result
                 results[number] = result
         return [results[number] for number in range(len(jobs))]
+
+    def _renew_unfinished(self) -> None:
+        """Nobody waits any more for the jobs of a call that an error or an interruption ended."""
+        for process in [process for process in self.processes if process.jobs]:
+            process.stop()
+            self.processes[self.processes.index(process)] = _Process(self.worker, self._memory)
 
     @property
     def limit(self) -> float:
@@ -249,8 +256,17 @@ def _run_jobs(worker: Worker, pipe: Connection, parents: Connection, memories: S
         try:
             succeeded, result = True, function(worker, job)
         except Exception as error:
-            succeeded, result = False, error
+            succeeded, result = False, _portable(error)
         pipe.send((succeeded, *_packed(result, memory)))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or if it is of a kind that does not get through a pipe, what it says."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _packed(result: object, memory: mmap.mmap) -> tuple[bytes, list[int]]:
