@@ -35,7 +35,7 @@ class Server:
         self.state = ServerState(torch.zeros(N), self.defence.init(torch.zeros(N)))
         self.round = 0
 
-    def admit(self, vectors, fields=None, rates=None, remembered=0.0, w=None):
+    def admit(self, vectors, fields=None, rates=None, remembered=0.0, w=None, fidelity=1.0):
         updates = [
             Update(
                 client,
@@ -46,6 +46,7 @@ class Server:
                 1,
                 {"update": Increment(vector)} | ({} if fields is None else {"field": fields[client]}),
                 remembered=remembered,
+                fidelity=fidelity,
             )
             for client, vector in vectors.items()
         ]
@@ -93,6 +94,16 @@ def test_copies_count_together_as_one():
     counted = Server().admit({k: unit(max(k, 2)) for k in range(7)})
     assert [counted[k].trust for k in range(3)] == pytest.approx([1 / 3] * 3)
     assert [counted[k].trust for k in range(3, 7)] == [1.0] * 4
+
+
+def test_who_is_more_alike_than_rounding_at_random_allows_counts_as_one():
+    """Three with a cosine of 0.7: too little for copies, but more than two that mean the same have at fidelity 1/2."""
+    near = {k: unit(0, 0.7**0.5) + unit(1 + k, 0.3**0.5) for k in range(3)}
+    vectors = near | {k: unit(1 + k) for k in range(3, 7)}
+    assert [one.trust for one in Server().admit(vectors).values()] == [1.0] * 7
+    counted = Server().admit(vectors, fidelity=0.5)
+    assert [counted[k].trust for k in range(7)] == pytest.approx([1 / 3] * 3 + [1.0] * 4)
+    assert [one.trust for one in Server(alike=0.0).admit(vectors, fidelity=0.5).values()] == [1.0] * 7
 
 
 def test_who_goes_on_where_others_turn_back_loses_its_weight():

@@ -10,7 +10,7 @@ from quadratics import Quadratics, Simulation
 from efl import EFL, FedAvg, Fleet, chain, train
 from efl.algorithms.compression.error_feedback import ErrorFeedback
 from efl.algorithms.compression.lattice import STEP, StochasticLattice, _rounded, grid_of, next_step
-from efl.algorithms.state import Budget
+from efl.algorithms.state import Budget, RoundSettings
 from efl.layout import Layout
 from efl.server.byte_control import BOUNDS, CAUTIOUS, ByteControl
 
@@ -32,6 +32,17 @@ def test_nothing_moved_is_nothing_sent():
     sent = _rounded(np.zeros(5, np.float32), 4.0, Layout.flat(5), np.random.default_rng(0))
     assert len(sent.positions) == 0
     assert StochasticLattice(step_up=4.0).fidelity(sent, None) == 1.0
+
+
+@pytest.mark.parametrize("settings", [{}, {"density_down": 0.1}])
+def test_what_a_codec_is_made_of_has_its_fidelity(settings):
+    """Whatever is around the lattice: defences ask EFL's codec how much of an update was meant."""
+    row, layout = np.random.default_rng(0).standard_normal(1000).astype(np.float32), Layout.flat(1000)
+    sent = _rounded(row, 4.0, layout, np.random.default_rng(1))
+    meant = StochasticLattice(step_up=4.0).fidelity(sent, RoundSettings(0, 0.1, 1, 1, layout))
+    assert meant == pytest.approx(np.square(row).sum() / np.square(sent.values).sum())
+    assert EFL(step_up=4.0, **settings).codec.fidelity(sent, RoundSettings(0, 0.1, 1, 1, layout)) == meant < 0.6
+    assert EFL(density_up=0.1).codec.fidelity(sent, RoundSettings(0, 0.1, 1, 1, layout)) == 1.0
 
 
 def test_the_step_down_changes_only_when_it_is_far_off():

@@ -86,6 +86,7 @@ def admitted(
     guards = [one for one in reversed(algorithm.transforms) if overrides(one, "admit") or overrides(one, "reduce")]
     if not guards or not updates:
         return updates, server
+    updates = [replace(one, fidelity=algorithm.codec.fidelity(one.sent, one.settings(settings))) for one in updates]
     for memory in [one for one in algorithm.transforms if overrides(one, "remembered")]:
         updates = [replace(one, remembered=memory.remembered(one.sent, one.settings(settings))) for one in updates]
     for transform in guards:

@@ -111,8 +111,10 @@ class Update:
     Its sample count n_k and share p^k of the objective, the probability of being sampled and the observed rate of
     replying (their product is π_k), and the steps s it did. A defence may have it count as something else than what
     was sent (``counts_as``); ``trust`` is how much of it that is, from 0 to 1. ``remembered`` is how much of what was
-    sent both sides keep in a memory, which the next update is to be added to. ``staleness`` is τ, the rounds since it
-    started; if these are not none, ``start`` is what it started from, and whole models in it are increments from there.
+    sent both sides keep in a memory, which the next update is to be added to, and ``fidelity`` how much of its squared
+    length was meant, the rest being the noise of rounding; defences are told both. ``staleness`` is τ, the rounds since
+    it started; if these are not none, ``start`` is what it started from, and whole models in it are increments from
+    there.
     """
 
     client: int
@@ -125,6 +127,7 @@ class Update:
     trust: float = 1.0
     counts_as: Payload | None = None
     remembered: float = 0.0
+    fidelity: float = 1.0
     staleness: int = 0
     start: Start | None = None
 

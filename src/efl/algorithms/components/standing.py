@@ -39,6 +39,7 @@ class Column(IntEnum):
     KNOWN = 14  # whether anything is kept of it
     AGREEMENT = 15  # the mean cosine of where it pushed with where the model went
     AGREEMENT_SPREAD = 16  # the mean of their squares
+    FIDELITY = 17  # how much of its last update's squared length was meant; the rest is noise of rounding
 
 
 class Kept(IntEnum):
@@ -76,11 +77,11 @@ class Standing:
         known, numbers, sketches = (server.tensors[name].numpy() for name in (CLIENTS, NUMBERS, SKETCHES))
         if numbers.shape[1] < len(Column):  # from a checkpoint of an earlier version: its clients are tested anew
             numbers = np.pad(numbers, ((0, 0), (0, len(Column) - numbers.shape[1])))
-            numbers[:, Column.TESTS] = 0
+            numbers[:, Column.TESTS], numbers[:, Column.FIDELITY] = 0, 1.0
         there = set(known.tolist())
         new = np.array(sorted(client for client in clients if client not in there), dtype=np.int64)
         blank = np.zeros((len(new), numbers.shape[1]))
-        blank[:, Column.ROUND], blank[:, Column.TRUST] = -1, 1.0
+        blank[:, Column.ROUND], blank[:, Column.TRUST], blank[:, Column.FIDELITY] = -1, 1.0, 1.0
         empty = np.zeros((len(new), *sketches.shape[1:]), np.float32)
         return cls(np.concatenate([known, new]), np.concatenate([numbers, blank]), np.concatenate([sketches, empty]))
 

@@ -117,6 +117,10 @@ class TwoWay(Codec):
         """By the one for this direction."""
         return (self.up if direction == "up" else self.down).compress(deltas, direction, settings)
 
+    def fidelity(self, sent: Payload, settings: RoundSettings) -> float:
+        """Of the one for uploads."""
+        return self.up.fidelity(sent, settings)
+
     def encode_up(self, work: LocalWork, on_sent: OnSent | None = None) -> Sequence[Payload]:
         """By the one for uploads."""
         return self.up.encode_up(work, on_sent)

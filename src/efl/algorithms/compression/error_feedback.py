@@ -62,6 +62,10 @@ class ErrorFeedback(Codec):
         """As the codec does, without residuals."""
         return self.codec.compress(deltas, direction, settings)
 
+    def fidelity(self, sent: Payload, settings: RoundSettings) -> float:
+        """Of the codec."""
+        return self.codec.fidelity(sent, settings)
+
     def client_state(self, n: int) -> Mapping[str, int]:
         """R^k; where nothing is compressed, all of Δ^k, until the server is known to have it."""
         return {RESIDUAL: n} if self.sides == "both" and (self.compresses("up") or self.resend) else {}

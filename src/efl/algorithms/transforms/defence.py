@@ -46,6 +46,7 @@ Vector = NDArray[np.float32]
 Vectors = NDArray[np.float32]  # a row for each update
 Numbers = NDArray[np.float64]
 WIDTH = 1021  # of a sketch
+ERROR = 3 / sqrt(WIDTH)  # of a cosine of sketches, hardly ever more
 FORGETTING = 0.15  # how much a client's last update counts in its means
 TESTS = 2  # secants before a client is judged by them
 TINY = 1e-30
@@ -130,7 +131,8 @@ class Defence(Transform):
         _note(cohort, standing, settings)
         medians = standing.medians(settings.round, self.window)
         trust = self._length_factors(cohort, medians)
-        trust *= self._tested(cohort, models, standing) * self._alone(cohort, standing, settings)
+        fidelity = float(medians[Column.FIDELITY])
+        trust *= self._tested(cohort, models, standing) * self._alone(cohort, standing, settings, fidelity)
         _remember(cohort, trust, models, standing)
         counted = [self._counted(cohort, at, part, medians, server.w) for at, part in enumerate(trust.tolist())]
         return counted, server.having(**standing.tensors())
@@ -186,11 +188,11 @@ class Defence(Transform):
         descends = _judged(numbers, known, SECANTS, self.secant, self.secant_most, 2)
         return descends * _judged(numbers, known, AGREEMENTS, self.agreement, self.agreement_most, 4)
 
-    def _alone(self, cohort: _Cohort, standing: Standing, settings: RoundSettings) -> Numbers:
+    def _alone(self, cohort: _Cohort, standing: Standing, settings: RoundSettings, fidelity: float) -> Numbers:
         """1/m where m clients sent the same of late, nearly: they count together as one.
 
-        Nearly is much nearer to each other than clients usually are to their nearest. Rounding without bias makes
-        honest updates differ even where what is meant is the same.
+        Nearly is much nearer to each other than clients usually are to their nearest; or, where updates are rounded at
+        random, than honest ones can be: if two mean the same, each with noise of its own, their cosine is the fidelity.
         """
         last = _over(cohort.sent, _lengths(cohort.sent))
         standing.sketches[cohort.rows, Kept.LAST] = last
@@ -199,7 +201,10 @@ class Defence(Transform):
         cosines[np.searchsorted(heard, cohort.rows), np.arange(len(last))] = -1.0  # itself
         standing.numbers[cohort.rows, Column.NEAREST] = cosines.max(0)
         usual = float(np.median(standing.numbers[heard, Column.NEAREST]))
-        alike: Numbers = (1 - cosines < (1 - usual) * self.alike).sum(0, dtype=np.float64)
+        least = 1 - (1 - usual) * self.alike
+        if self.alike:
+            least = min(least, fidelity + ERROR)
+        alike: Numbers = (cosines > least).sum(0, dtype=np.float64)
         return 1 / (1 + alike)
 
     def _counted(self, cohort: _Cohort, at: int, trust: float, medians: Numbers, w: Tensor) -> Update:
@@ -232,6 +237,7 @@ def _note(cohort: _Cohort, standing: Standing, settings: RoundSettings) -> None:
     numbers[:, Column.ROUND] = _rounds(cohort.updates, settings)
     numbers[:, Column.SENT], numbers[:, Column.MEANT] = cohort.lengths, cohort.meant_lengths
     numbers[:, Column.RATE] = [update.response_rate for update in cohort.updates]
+    numbers[:, Column.FIDELITY] = [update.fidelity for update in cohort.updates]
     for row, field in zip(numbers, cohort.fields, strict=True):
         if field is not None:
             row[FIELD], row[Column.ENTRIES] = field
