@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -27,6 +28,10 @@ def run_of(federation, workers, algorithm=None, model="mlp", device="cpu", **tra
         "engine": {"workers": workers, "device": device},
     }
     return Run(build(parse(table), federation, None, algorithm or EFL(), FLEET))
+
+
+def executor_of(federation):
+    return run_of(federation, 2).coordinator.transport.host.executor
 
 
 def comparable(result):
