@@ -15,7 +15,7 @@ import torch
 
 import efl
 
-STEPS, HISTORY = 500, 20
+STEPS, HISTORY = 300, 20
 CLIENTS = 50
 
 
