@@ -112,7 +112,7 @@ class Update:
     replying (their product is π_k), and the steps s it did. A defence may have it count as something else than what
     was sent (``counts_as``); ``trust`` is how much of it that is, from 0 to 1. ``remembered`` is how much of what was
     sent both sides keep in a memory, which the next update is to be added to, and ``fidelity`` how much of its squared
-    length was meant, the rest being the noise of rounding; defences are told both. ``staleness`` is τ, the rounds since
+    length was meant, the rest being the noise of rounding; defences go by both. ``staleness`` is τ, the rounds since
     it started; if these are not none, ``start`` is what it started from, and whole models in it are increments from
     there.
     """
