@@ -18,22 +18,35 @@ from efl.track.figures import BYTES, COLOURS, Panel, Participation, Stack
 from efl.wire.ledger import KINDS
 
 SILENT = "#C8553D"
-IN_A_LINE = 4  # names of a legend
+IN_A_LINE = 4  # names of a legend, at most
+LETTERS, BESIDE = 11.5, 6  # of a legend in an inch; as many as its line and the space beside a name take
 
 
 def draw_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
     """All panels in one picture, with one legend."""
     names = dict.fromkeys(series.name for panel in panels for series in panel.series)
-    rows, lines = -(-len(panels) // columns), -(-len(names) // IN_A_LINE)
-    figure, axes = panels_with_legend(5.2 * columns, 3.4 * rows, rows, columns, lines)
+    width = 5.2 * columns
+    in_a_line = names_in_a_line(list(names), width)
+    rows, lines = -(-len(panels) // columns), -(-len(names) // in_a_line)
+    figure, axes = panels_with_legend(width, 3.4 * rows, rows, columns, lines)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     handles: dict[str, Artist] = {}
     for axis, panel in zip(axes, panels, strict=False):
         _draw(axis, panel)
         handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    _legend(figure, handles, IN_A_LINE)
+    _legend(figure, handles, in_a_line)
     save(figure, path)
+
+
+def names_in_a_line(names: Sequence[str], width: float) -> int:
+    """How many of a legend's names fit side by side into so many inches.
+
+    >>> names_in_a_line(["FedAvg", "EFL"], 5.2), names_in_a_line(["EFL uncompressed", "EFL"], 5.2)
+    (4, 2)
+    """
+    longest = max(map(len, names), default=0)
+    return max(1, min(IN_A_LINE, int(LETTERS * width / (longest + BESIDE))))
 
 
 def _legend(figure: Figure, handles: Mapping[str, Artist], most: int) -> None:
