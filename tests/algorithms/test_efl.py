@@ -229,6 +229,20 @@ def test_weights_where_clients_are_too_unequal_to_be_remembered():
     assert np.allclose(EFL(density_up=0.1).weights(updates, settings), [0.8, 0.4])
 
 
+def test_rounds_in_which_less_is_done_than_one_client_does_count_less():
+    """Without memory: 5 of 20 steps alone count β = 0.4, 5 and 10 together β(15) = 6/7, 10 and 10 in full."""
+    settings = replace(settings_for(1), clients=0)
+
+    def weights(*steps, **how):
+        updates = [update(number, 10, 0.5, [0.0], steps=done) for number, done in enumerate(steps)]
+        return EFL(**how).weights(updates, settings)
+
+    assert weights(5) == pytest.approx([0.4])
+    assert weights(5, 10) == pytest.approx([0.4 / (0.4 + 2 / 3) * 6 / 7, 2 / 3 / (0.4 + 2 / 3) * 6 / 7])
+    assert weights(10, 10) == pytest.approx([0.5, 0.5])
+    assert weights(5, caution=0.0) == [1.0]
+
+
 @pytest.mark.parametrize(("clients", "expected"), [(0, 1.0), (50, 0.5)])
 def test_caution_is_in_the_weights_or_at_the_client(clients, expected):
     """A client that did 2 of 6 steps counts 2·2/(2 + 6) of itself, unless its weight does."""

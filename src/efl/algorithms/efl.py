@@ -23,7 +23,7 @@ from efl.algorithms.components.efl_presets import FIRST_EDITION, LATE, PAPER, PR
 from efl.algorithms.components.elastic import ElasticField, StepKind, completion_scale, elastic_step
 from efl.algorithms.components.fields import full_fields, received, short_fields, summed
 from efl.algorithms.components.information import FisherKind, information
-from efl.algorithms.components.weights import inverse_probability, self_normalised
+from efl.algorithms.components.weights import inverse_probability
 from efl.algorithms.compression.codec import Codec, TwoWay
 from efl.algorithms.compression.error_feedback import UNCOMPRESSED_MODEL, ErrorFeedback
 from efl.algorithms.compression.lattice import StochasticLattice
@@ -31,7 +31,7 @@ from efl.algorithms.compression.ternary import SparseTernary
 from efl.algorithms.registry import ALGORITHMS
 from efl.algorithms.state import RoundSettings, ServerState, Update
 from efl.algorithms.transform import Transform
-from efl.algorithms.transforms.caution import Caution, confidence
+from efl.algorithms.transforms.caution import Caution, cautious
 from efl.algorithms.transforms.memory import Memory
 from efl.errors import UserError
 from efl.settings import AtLeastOne, Count, Density, NonNegative, Positive
@@ -259,16 +259,13 @@ class EFL(Algorithm):
     # Server, after a round
 
     def weights(self, updates: Sequence[Update], settings: RoundSettings) -> Sequence[float]:
-        """p^k/π_k, times β and scaled to a sum of 1 in rounds without memory; times E/s, where the server scales."""
+        """p^k/π_k, `cautious` in rounds without memory; times E/s, where the server scales."""
         shares = [update.share for update in updates]
         if self.participation != "share":
             shares = inverse_probability(shares, [update.probability(self.answer_rates) for update in updates])
-        normalised = self._normalises(settings)
-        if normalised and self._on_lattice and self._kappa > 0 and not self._remembers_in(settings):
-            betas = [confidence(float(update.steps), settings.local_steps, self._kappa) for update in updates]
-            shares = [share * beta for share, beta in zip(shares, betas, strict=True)]
-        if normalised:
-            shares = self_normalised(shares)
+        if self._normalises(settings):
+            kappa = self._kappa if self._on_lattice and not self._remembers_in(settings) else 0.0
+            shares = cautious(shares, [update.steps for update in updates], settings.local_steps, kappa)
         if self.scale_at == "client" or self.weighting in ("A", "B"):
             return shares
         worth, most = settings.optimiser.progress, settings.local_steps

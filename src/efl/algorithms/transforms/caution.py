@@ -1,10 +1,12 @@
 """Few steps, scaled up to stand for many, are noisy: they count less."""
 
+from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from efl.algorithms.components.weights import self_normalised
 from efl.algorithms.transform import TRANSFORMS, Transform
 from efl.settings import NonNegative
 from efl.training.local_work import LocalWork
@@ -19,6 +21,23 @@ def confidence(done: Steps, most: int, kappa: float) -> Steps:
     (0.4, 1.0)
     """
     return (1 + kappa) * done / (done + kappa * most)
+
+
+def cautious(shares: Sequence[float], steps: Sequence[int], most: int, kappa: float) -> list[float]:
+    """Weights in proportion to shares, each times its `confidence`, that sum to that of all steps of the round.
+
+    So they sum to 1, but where in all of a round less was done than one complete client does.
+
+    >>> cautious([0.5, 0.25], [20, 10], 20, 0.0), cautious([0.5, 0.5], [20, 5], 20, 1.0), cautious([0.5], [5], 20, 1.0)
+    ([0.6666666666666666, 0.3333333333333333], [0.7142857142857143, 0.28571428571428575], [0.4])
+    """
+    if kappa == 0:
+        return self_normalised(shares)
+    betas = [confidence(float(done), most, kappa) for done in steps]
+    weights = self_normalised([share * beta for share, beta in zip(shares, betas, strict=True)])
+    if (done := sum(steps)) >= most:
+        return weights
+    return [weight * confidence(float(done), most, kappa) for weight in weights]
 
 
 @TRANSFORMS.register("caution")
