@@ -100,7 +100,8 @@ class Defence(Transform):
         agreement: The part of the median agreement from which on an update counts in full; 0 leaves the test out.
         agreement_most: The multiple of it beyond which an update counts less again, and soon nothing: who sends the
             mean of all agrees more than anybody who has data of its own.
-        alike: Clients count as one whose updates differ by less than this part of what they usually do.
+        alike: Clients count as one whose updates differ by less than this part of what they usually do, or by less than
+            rounding at random makes those differ that mean the same; 0 leaves the test out.
         window: The rounds over which clients have a vote.
         seed: Of the sketches; a server that others attack keeps it to itself.
     """
@@ -201,9 +202,7 @@ class Defence(Transform):
         cosines[np.searchsorted(heard, cohort.rows), np.arange(len(last))] = -1.0  # itself
         standing.numbers[cohort.rows, Column.NEAREST] = cosines.max(0)
         usual = float(np.median(standing.numbers[heard, Column.NEAREST]))
-        least = 1 - (1 - usual) * self.alike
-        if self.alike:
-            least = min(least, fidelity + ERROR)
+        least = min(1 - (1 - usual) * self.alike, fidelity + ERROR) if self.alike else 1.0
         alike: Numbers = (cosines > least).sum(0, dtype=np.float64)
         return 1 / (1 + alike)
 
