@@ -3,7 +3,7 @@
     python scripts/synthetic_optima.py [--seeds 20] [--first 700]
 
 Each seed is another problem. docs/results.md compares what federated methods reach on each with what can be reached:
-the mean over clients of test accuracy, at the minimum of the mean training loss by full-batch L-BFGS. A few seconds.
+the mean over clients of test accuracy, at the minimum of the mean training loss by full-batch L-BFGS. Some minutes.
 """
 
 from __future__ import annotations
